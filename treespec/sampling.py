@@ -1,0 +1,126 @@
+"""Noise keyed by (seed, position), and logits processors applied along the paths of a tree.
+
+Sampling a token is choosing `argmax(logits / T + G)`, where the Gumbel noise G is a fixed function
+of the row's seed, the token's absolute position and its id (docs/math/shared_noise.md). Greedy
+decoding is the same with G = 0. The noise is a counter-based hash, so that it is the same on every
+device, in every batch and for every tree, and can be evaluated for a few tokens only.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MIX_1 = 0xBF58476D1CE4E5B9
+_MIX_2 = 0x94D049BB133111EB
+_WORD = (1 << 64) - 1
+
+
+def _signed(value: int) -> int:
+    """The int64 with the same 64 bits."""
+    value &= _WORD
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _mix(value: int) -> int:
+    """The splitmix64 finaliser (Steele, Lea, Flood 2014) on a plain int."""
+    value &= _WORD
+    value = ((value ^ (value >> 30)) * _MIX_1) & _WORD
+    value = ((value ^ (value >> 27)) * _MIX_2) & _WORD
+    return value ^ (value >> 31)
+
+
+def _mix_(values: Int[Tensor, "..."]) -> Int[Tensor, "..."]:
+    """`_mix` on int64 words, in place; products wrap, and shifts are made logical by masking."""
+    values ^= (values >> 30) & ((1 << 34) - 1)
+    values *= _signed(_MIX_1)
+    values ^= (values >> 27) & ((1 << 37) - 1)
+    values *= _signed(_MIX_2)
+    values ^= (values >> 31) & ((1 << 33) - 1)
+    return values
+
+
+def row_seed(seed: int, row: int) -> int:
+    """Seed of row `row` of a batch that was given one seed; `row_seed(s, 0) == s`."""
+    if row == 0:
+        return seed
+    return _signed(_mix(_mix(seed) + row * _GOLDEN))
+
+
+def gumbel(seed: int, position: int, tokens: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Gumbel(0, 1) noise of chosen tokens at one position, float32, on the device of `tokens`.
+
+    53 bits of the hash make the uniform variable: with fewer, tokens rarer than the grid would get
+    visibly wrong probabilities, because their noise must come from its extreme tail.
+    """
+    key = _mix(_mix(seed) ^ _mix((position + 1) * _GOLDEN))
+    words = tokens.to(torch.int64) * _signed(_GOLDEN)
+    words += _signed(key)
+    _mix_(words)
+    uniform = ((words >> 11) & ((1 << 53) - 1)).to(torch.float64)
+    uniform.add_(0.5).mul_(2.0**-53)
+    return uniform.log_().neg_().log_().neg_().to(torch.float32)
+
+
+class RowNoise:
+    """The noise of one row, remembered for positions that are still ahead.
+
+    Draft and target ask for the same positions, and a position that was reached but not emitted is
+    asked for again in the next step, so whole rows are kept until `forget`.
+
+    Args:
+        seed: the row's seed, or None for the zero noise of greedy decoding.
+    """
+
+    def __init__(self, seed: int | None) -> None:
+        self.seed = seed
+        self._rows: dict[int, Tensor] = {}
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether this is the noise of greedy decoding."""
+        return self.seed is None
+
+    def row(self, position: int, vocab_size: int, device: torch.device) -> Float[Tensor, " V"]:
+        """Noise of every token id below `vocab_size` at `position`; do not write into it."""
+        if self.seed is None:
+            return torch.zeros(vocab_size, device=device)
+        row = self._rows.get(position)
+        if row is None or row.shape[0] < vocab_size:
+            row = gumbel(self.seed, position, torch.arange(vocab_size, device=device))
+            self._rows[position] = row
+        return row[:vocab_size]
+
+    def at(self, position: int, tokens: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+        """Noise of chosen tokens at `position`."""
+        if self.seed is None:
+            return torch.zeros(tokens.shape, device=tokens.device)
+        return gumbel(self.seed, position, tokens)
+
+    def forget(self, before: int) -> None:
+        """Drop what is remembered of positions below `before`."""
+        for position in [p for p in self._rows if p < before]:
+            del self._rows[position]
+
+
+def row_seeds(seed: int | Sequence[int] | None, rows: int) -> list[int]:
+    """One seed per output row from what a caller may pass as `seed`.
+
+    Args:
+        seed: an int for the whole batch, one int per row, or None to draw one from torch's global
+            generator.
+        rows: number of output rows.
+
+    Raises:
+        ValueError: if a sequence has another length than `rows`.
+    """
+    if seed is None:
+        seed = int(torch.randint(0, 2**62, ()).item())
+    if isinstance(seed, int):
+        return [row_seed(seed, row) for row in range(rows)]
+    seeds = [int(value) for value in seed]
+    if len(seeds) != rows:
+        raise ValueError(f"seed has {len(seeds)} entries, but there are {rows} output rows; give one int per row")
+    return seeds

@@ -1,0 +1,1 @@
+"""Token trees: topology, tokens, static shapes, growing, merging, rendering."""

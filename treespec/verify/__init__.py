@@ -1,0 +1,1 @@
+"""Verifiers: rules that decide which path of a tree the target accepts."""

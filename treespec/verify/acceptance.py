@@ -1,0 +1,62 @@
+"""What a verifier decides, and the protocol that verifiers follow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from jaxtyping import Float
+from torch import Tensor
+
+from treespec.sampling import RowNoise
+from treespec.tree.token_tree import TokenTree
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptance:
+    """The accepted path of one row and the token that follows it.
+
+    Attributes:
+        path: node indices from the root down; `path[0] == 0`. Empty only after prefill, which has
+            no tree.
+        next_token: the token emitted after the path: a bonus token after a leaf, a recovered one
+            otherwise. It is the root of the next tree.
+    """
+
+    path: tuple[int, ...]
+    next_token: int
+
+    @property
+    def num_accepted(self) -> int:
+        """Draft tokens accepted; excludes the root and `next_token`."""
+        return max(len(self.path) - 1, 0)
+
+
+class Verifier(Protocol):
+    """A rule that decides which path of a tree the target accepts.
+
+    Attributes:
+        lossless: whether the emitted tokens follow the target's own law.
+        draws: the draws it is exact for, preferred first.
+    """
+
+    lossless: bool
+    draws: tuple[str, ...]
+
+    def accept(
+        self,
+        trees: Sequence[TokenTree],
+        scores: Sequence[Float[Tensor, "N V"]],
+        noises: Sequence[RowNoise],
+        root_positions: Sequence[int],
+    ) -> list[Acceptance]:
+        """Decide one step, row by row, without changing an argument's meaning.
+
+        Args:
+            trees: one tree per row.
+            scores: per row the target's processed logits (float32), row i speaks of node i's
+                children.
+            noises: each row's source of randomness.
+            root_positions: absolute position of each row's root; the children of a node at depth
+                d stand at `root_position + d + 1`.
+        """
+        ...
