@@ -1,0 +1,1 @@
+"""Draft heads: small trained modules on the hidden states of the target."""

@@ -1,0 +1,1 @@
+"""How draft heads are trained on text that the target itself wrote."""
