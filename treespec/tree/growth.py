@@ -13,8 +13,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from treespec.errors import DrafterError
 from treespec.tree.shapes import TreeLimits
 from treespec.tree.token_tree import TokenTree
+from treespec.tree.topology import TreeTopology
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,8 @@ class Candidates:
     Attributes:
         tokens: distinct token ids.
         log_probs: for each the logarithm of the estimate that it is accepted, given that the node
-            is; not increasing, at most 0.
+            is; not increasing, at most 0 (a higher value counts as 0). One that is -inf or NaN
+            ends the list.
     """
 
     tokens: Sequence[int]
@@ -40,6 +43,7 @@ class GrowingTree:
     __slots__ = ("depths", "parents", "scores", "tokens")
 
     def __init__(self, root: int) -> None:
+        """A tree of its root alone."""
         self.parents = [-1]
         self.tokens = [root]
         self.depths = [0]
@@ -73,7 +77,7 @@ class Grown:
     """A finished tree.
 
     Attributes:
-        tree: the tree.
+        tree: the tree, its nodes level by level.
         origins: for each of its nodes the index it had while growing; node 0 stays node 0.
     """
 
@@ -95,72 +99,113 @@ def grow(
         expander: where candidates come from.
         roots: token of each row's root.
         limits: each row's bounds; a topology in them is filled rank by rank instead.
-        draw: how the expander's candidates come about, "shared" or "topk".
+        draw: how the expander's candidates come about. Best-first growth drops tokens by their
+            score, which only "shared" and "topk" allow.
         source: bit mask written for the drafted nodes.
+
+    Raises:
+        DrafterError: if sampled siblings would have to be grown best-first.
     """
-    rows = [_Row(root, limit) for root, limit in zip(roots, limits, strict=True)]
+    if draw not in ("shared", "topk") and any(limit.topology is None for limit in limits):
+        raise DrafterError(
+            f"siblings drawn {draw!r} cannot be grown best-first: dropping a sampled token for its "
+            'score biases the output; fill a static topology, or draw "shared" or "topk"'
+        )
+    rows = [_row(root, limit) for root, limit in zip(roots, limits, strict=True)]
     while any(row.frontier for row in rows):
         found = expander.expand([row.tree for row in rows], [row.frontier for row in rows])
         for row, candidates in zip(rows, found, strict=True):
             row.add_level(candidates)
-    return [row.finish(draw, source) for row in rows]
+    return [_finish(row, draw, source) for row in rows]
 
 
-class _Row:
-    """Growth of one row: its pool, the best nodes in it, and the nodes to expand next."""
+def _row(root: int, limits: TreeLimits) -> "_BestFirstRow | _StaticRow":
+    """The growth of one row that its limits ask for."""
+    if limits.topology is None:
+        return _BestFirstRow(root, limits)
+    return _StaticRow(root, limits.topology)
+
+
+class _BestFirstRow:
+    """Growth of one row by score: its pool, the best nodes in it, the nodes to expand next."""
 
     def __init__(self, root: int, limits: TreeLimits) -> None:
         self.tree = GrowingTree(root)
         self.limits = limits
+        self.levels_left = limits.depth
         self.frontier = [0] if limits.budget > 0 and limits.depth > 0 else []
-        self.best: list[tuple[float, int]] = []  # heap of (score, -node): the worst kept node on top
-        self.places = {0: 0}  # node -> its node in limits.topology, where a topology is to be filled
+        self.best: list[tuple[float, int]] = []  # heap of (score, -node): the worst kept node first
 
     def add_level(self, candidates: Sequence[Candidates]) -> None:
         """Take the frontier's candidates in and choose the next frontier."""
-        if self.limits.topology is None:
-            self._add_best(candidates)
-        else:
-            self._fill_level(candidates)
-
-    def _add_best(self, candidates: Sequence[Candidates]) -> None:
-        tree, best, limits = self.tree, self.best, self.limits
+        tree, best, budget = self.tree, self.best, self.limits.budget
+        scores, ranks = tree.scores, range(self.limits.width)
+        full = len(best) == budget
+        floor = best[0][0] if full else -math.inf  # what a new node's score has to exceed
         added = []
         for parent, found in zip(self.frontier, candidates, strict=True):
-            parent_score = tree.scores[parent]
-            for _, token, log_prob in zip(range(limits.width), found.tokens, found.log_probs, strict=False):
-                score = parent_score + min(log_prob, 0.0)
-                full = len(best) == limits.budget
-                if score == -math.inf or (full and score <= best[0][0]):
+            parent_score = scores[parent]
+            for _, token, log_prob in zip(ranks, found.tokens, found.log_probs, strict=False):
+                score = parent_score if log_prob >= 0.0 else parent_score + log_prob
+                if not score > floor:  # false for NaN too
                     break
                 node = tree.add(parent, token, score)
-                (heapq.heapreplace if full else heapq.heappush)(best, (score, -node))
+                if full:
+                    heapq.heapreplace(best, (score, -node))
+                else:
+                    heapq.heappush(best, (score, -node))
+                    full = len(best) == budget
+                if full:
+                    floor = best[0][0]
                 added.append(node)
-        kept = {-negative for _, negative in best}
-        self.frontier = [node for node in added if node in kept and tree.depths[node] < limits.depth]
+        self.levels_left -= 1
+        # A node that does not exceed the floor has fallen out, or no child of it could come in.
+        self.frontier = [node for node in added if scores[node] > floor and self.levels_left > 0]
 
-    def _fill_level(self, candidates: Sequence[Candidates]) -> None:
-        topology = self.limits.topology
+    def kept(self) -> list[int]:
+        """Nodes of the finished tree without the root, in order of creation."""
+        return sorted(-negative for _, negative in self.best)
+
+
+class _StaticRow:
+    """Growth of one row into a given topology, rank by rank."""
+
+    def __init__(self, root: int, topology: TreeTopology) -> None:
+        self.tree = GrowingTree(root)
+        self.children = topology.children
+        self.places = [0]  # for each node its node in the topology
+        self.frontier = [0] if self.children[0] else []
+
+    def add_level(self, candidates: Sequence[Candidates]) -> None:
+        """Fill the frontier's places and choose the next frontier."""
         added = []
         for parent, found in zip(self.frontier, candidates, strict=True):
-            places = topology.children[self.places[parent]]
+            places = self.children[self.places[parent]]
             for place, token, log_prob in zip(places, found.tokens, found.log_probs, strict=False):
-                node = self.tree.add(parent, token, self.tree.scores[parent] + min(log_prob, 0.0))
-                self.places[node] = place
-                self.best.append((0.0, -node))
-                if topology.children[place]:
+                if not log_prob > -math.inf:  # false for NaN too
+                    break
+                score = self.tree.scores[parent] + min(log_prob, 0.0)
+                node = self.tree.add(parent, token, score)
+                self.places.append(place)
+                if self.children[place]:
                     added.append(node)
         self.frontier = added
 
-    def finish(self, draw: str, source: int) -> Grown:
-        """The kept nodes as a tree, in order of creation."""
-        origins = (0, *sorted(-negative for _, negative in self.best))
-        renumbered = {origin: node for node, origin in enumerate(origins)}
-        tree = TokenTree.from_lists(
-            [-1, *(renumbered[self.tree.parents[origin]] for origin in origins[1:])],
-            [self.tree.tokens[origin] for origin in origins],
-            draw=draw,
-            scores=[self.tree.scores[origin] for origin in origins],
-            source=source,
-        )
-        return Grown(tree, origins)
+    def kept(self) -> list[int]:
+        """Nodes of the finished tree without the root, in order of creation."""
+        return list(range(1, len(self.tree)))
+
+
+def _finish(row: _BestFirstRow | _StaticRow, draw: str, source: int) -> Grown:
+    """The kept nodes as a tree, in order of creation."""
+    origins = (0, *row.kept())
+    renumbered = {origin: node for node, origin in enumerate(origins)}
+    grown = row.tree
+    tree = TokenTree.from_lists(
+        [-1, *(renumbered[grown.parents[origin]] for origin in origins[1:])],
+        [grown.tokens[origin] for origin in origins],
+        draw=draw,
+        scores=[grown.scores[origin] for origin in origins],
+        source=source,
+    )
+    return Grown(tree, origins)

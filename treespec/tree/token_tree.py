@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -22,16 +23,18 @@ class TokenTree:
         topology: the shape.
         tokens: token id of each node, shape `[N]`, int64 on the CPU. Node 0, the root, is the last
             committed token, which is not yet in the cache.
-        sources: for each node a bit mask of the drafters that proposed it, shape `[N]`; 0 for the
-            root. A single drafter sets bit 0.
+        sources: for each node a bit mask of the drafters that proposed it, shape `[N]`, int64 on
+            the CPU; 0 for the root. A single drafter sets bit 0.
         draw: how siblings came about, one of `DRAWS`.
         draft_probs: row i is the law that node i's *children* were drawn from, before any
             removal, shape `[N, V]`; None where the draw needs none.
         scores: logarithm of the drafter's estimate that the node is accepted, shape `[N]`;
-            0 for the root, never above the parent's. Merging ranks nodes by it; no verifier reads it.
+            0 for the root, never above the parent's. Merging ranks nodes by it; no verifier
+            reads it.
 
     Raises:
-        InvalidTreeError: if a part has another length than the topology, or `draw` is unknown.
+        InvalidTreeError: if a part does not have one row per node, `tokens` or `sources` is not
+            int64 on the CPU, or `draw` is unknown.
     """
 
     topology: TreeTopology
@@ -42,11 +45,22 @@ class TokenTree:
     scores: Float[Tensor, " N"] | None = None
 
     def __post_init__(self) -> None:
+        """Check that the parts fit together."""
         size = len(self.topology)
-        for name in ("tokens", "sources", "draft_probs", "scores"):
+        for name, axes in (("tokens", 1), ("sources", 1), ("draft_probs", 2), ("scores", 1)):
+            part: Tensor | None = getattr(self, name)
+            if part is not None and (part.ndim != axes or part.shape[0] != size):
+                raise InvalidTreeError(
+                    f"{name} has shape {tuple(part.shape)}, but the topology has {size} nodes; "
+                    f"give {f'[{size}]' if axes == 1 else f'[{size}, vocabulary]'}"
+                )
+        for name in ("tokens", "sources"):
             part = getattr(self, name)
-            if part is not None and part.shape[0] != size:
-                raise InvalidTreeError(f"{name} has {part.shape[0]} rows, but the topology has {size} nodes")
+            if part.dtype != torch.int64 or part.device.type != "cpu":
+                raise InvalidTreeError(
+                    f"{name} is {part.dtype} on {part.device}; trees live on the host: "
+                    "convert with .to('cpu', torch.int64)"
+                )
         if self.draw not in DRAWS:
             raise InvalidTreeError(f"draw is {self.draw!r}; it must be one of {', '.join(DRAWS)}")
 
@@ -58,16 +72,28 @@ class TokenTree:
         *,
         draw: str = "topk",
         scores: Sequence[float] | None = None,
-        source: int = 1,
+        source: int | Sequence[int] = 1,
     ) -> "TokenTree":
-        """Tree of one drafter from plain lists; every node but the root gets the bit mask `source`."""
-        return cls(
+        """Tree from plain lists.
+
+        Args:
+            parents: as in `TreeTopology`.
+            tokens: token id of each node.
+            draw: how siblings came about.
+            scores: one per node, the root's included, or None.
+            source: bit mask for every node but the root, or one per node, the root's included.
+        """
+        sources = [0] + [source] * (len(tokens) - 1) if isinstance(source, int) else source
+        # numpy converts short lists about four times faster than torch does
+        tree = cls(
             topology=TreeTopology(parents),
-            tokens=torch.tensor(tokens, dtype=torch.int64),
-            sources=torch.tensor([0] + [source] * (len(tokens) - 1), dtype=torch.int64),
+            tokens=torch.from_numpy(np.array(tokens, dtype=np.int64)),
+            sources=torch.from_numpy(np.array(sources, dtype=np.int64)),
             draw=draw,
-            scores=None if scores is None else torch.tensor(scores, dtype=torch.float32),
+            scores=None if scores is None else torch.from_numpy(np.array(scores, dtype=np.float32)),
         )
+        tree.__dict__["token_list"] = tuple(tokens)
+        return tree
 
     @classmethod
     def root_only(cls, token: int, *, draw: str = "topk") -> "TokenTree":
