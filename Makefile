@@ -12,6 +12,7 @@ STAGE := build/pkg
 # Small models on few cores are slowed down by threads that spin while they wait.
 export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-full test-oldest lint format types unit docs stage build clean
