@@ -115,7 +115,8 @@ def grow(
     while any(row.frontier for row in rows):
         found = expander.expand([row.tree for row in rows], [row.frontier for row in rows])
         for row, candidates in zip(rows, found, strict=True):
-            row.add_level(candidates)
+            if row.frontier:  # a finished row, or one without a budget, has nothing to take in
+                row.add_level(candidates)
     return [_finish(row, draw, source) for row in rows]
 
 

@@ -158,7 +158,7 @@ def sequoia(
     return _plan([acceptance_by_rank] * levels, size - 1)
 
 
-def _check_count(name: str, value: int, *, least: int) -> None:
+def _check_count(name: str, value: object, *, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
 
@@ -233,8 +233,9 @@ def _exact(table: Sequence[Sequence[Probability]], budget: int) -> list[tuple[in
             chosen = [0]
             for nodes in range(1, len(after)):
                 sums = [worth[y - 1] + after[nodes - y] for y in range(1, nodes + 1)]
-                best.append(max(sums))
-                chosen.append(sums.index(best[-1]) + 1 if best[-1] > 0 else 0)
+                most = max(range(nodes), key=sums.__getitem__)
+                best.append(sums[most])
+                chosen.append(most + 1 if sums[most] > 0 else 0)
             after = best
             level_shares.append(chosen)
         shares.append(level_shares[::-1])

@@ -69,7 +69,7 @@ class StaticTree:
             child, `[0, 2]` that child's third most likely one.
 
     Raises:
-        InvalidTreeError: if a path's parent is missing, a rank leaves a gap, or a path stands twice.
+        InvalidTreeError: if a path's parent or an elder sibling is missing, or it stands twice.
     """
 
     paths: Sequence[Sequence[int]]

@@ -85,15 +85,13 @@ class TokenTree:
         """
         sources = [0] + [source] * (len(tokens) - 1) if isinstance(source, int) else source
         # numpy converts short lists about four times faster than torch does
-        tree = cls(
+        return cls(
             topology=TreeTopology(parents),
             tokens=torch.from_numpy(np.array(tokens, dtype=np.int64)),
             sources=torch.from_numpy(np.array(sources, dtype=np.int64)),
             draw=draw,
             scores=None if scores is None else torch.from_numpy(np.array(scores, dtype=np.float32)),
         )
-        tree.__dict__["token_list"] = tuple(tokens)
-        return tree
 
     @classmethod
     def root_only(cls, token: int, *, draw: str = "topk") -> "TokenTree":
