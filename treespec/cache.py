@@ -167,6 +167,11 @@ class TreeCache:
         self.lengths = [length + len(path) for length, path in zip(self.lengths, paths, strict=True)]
         self.scratch = [0] * len(self.lengths)
 
+    def clear(self) -> None:
+        """Forget everything; the room stays."""
+        self.lengths = [0] * len(self)
+        self.scratch = [0] * len(self)
+
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows only, in this order."""
         if list(rows) == list(range(len(self))):

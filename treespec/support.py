@@ -10,7 +10,7 @@ from treespec.cache import layers_of
 from treespec.errors import UnsupportedTargetError
 
 _KEPT_LAYERS = ("DynamicLayer", "DynamicSlidingWindowLayer")
-_SWITCHING_ROPE = ("dynamic", "longrope", "su", "yarn_dynamic")
+_SWITCHING_ROPE = ("dynamic", "longrope")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,8 @@ class Support:
         max_positions: positions that it can embed; None without a limit.
         rope_switch: position at which its rotary frequencies change for the whole forward; None
             where they never do.
+        rope_moves_on: whether they go on changing with every position behind the switch (dynamic
+            NTK), so that nothing can be drafted there.
     """
 
     model_class: str
@@ -35,6 +37,7 @@ class Support:
     vocab_size: int
     max_positions: int | None
     rope_switch: int | None
+    rope_moves_on: bool
 
 
 def inspect_support(model: PreTrainedModel) -> Support:
@@ -58,6 +61,7 @@ def inspect_support(model: PreTrainedModel) -> Support:
                 f"{name}: layer {index} caches with {layer}, which cannot drop the rows of a rejected "
                 "branch; every layer of the target must use attention over kept keys and values"
             )
+    rope_kind, rope_switch = _rope_switch(config)
     return Support(
         model_class=name,
         implementation=require_implementation(config._attn_implementation, name),
@@ -65,7 +69,8 @@ def inspect_support(model: PreTrainedModel) -> Support:
         kinds=_layer_kinds(config, layers),
         vocab_size=_vocab_size(model, config),
         max_positions=getattr(config, "max_position_embeddings", None),
-        rope_switch=_rope_switch(config),
+        rope_switch=rope_switch,
+        rope_moves_on=rope_kind == "dynamic",
     )
 
 
@@ -119,15 +124,13 @@ def _vocab_size(model: PreTrainedModel, config: object) -> int:
     return int(head.weight.shape[0]) if head is not None else int(config.vocab_size)
 
 
-def _rope_switch(config: object) -> int | None:
-    """Where dynamic NTK and longrope change their frequencies."""
+def _rope_switch(config: object) -> tuple[str | None, int | None]:
+    """Kind of a rotary embedding whose frequencies depend on the forward, and where they change."""
     parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
     kind = parameters.get("rope_type", parameters.get("type"))
     if kind not in _SWITCHING_ROPE:
-        return None
-    original = parameters.get("original_max_position_embeddings")
-    return int(
-        original
-        or getattr(config, "original_max_position_embeddings", None)
-        or config.max_position_embeddings
+        return None, None
+    original = parameters.get("original_max_position_embeddings") or getattr(
+        config, "original_max_position_embeddings", None
     )
+    return kind, int(original or config.max_position_embeddings)

@@ -1,0 +1,294 @@
+"""The decoder: propose a tree, score it in one forward, accept a path, commit, observe, append."""
+
+from collections.abc import Sequence
+from types import EllipsisType
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor
+from transformers import PreTrainedModel, StoppingCriteriaList
+from transformers.generation.stopping_criteria import StopStringCriteria
+from transformers.generation.streamers import BaseStreamer
+
+from treespec import options
+from treespec.cache import TreeCache
+from treespec.drafters.base import DraftContext, Drafter, DraftSession, Round
+from treespec.drafters.lookup import LookupDrafter
+from treespec.drafters.merged import MergedDrafter
+from treespec.drafters.plain import PlainDrafter
+from treespec.drafters.recycle import RecycleDrafter
+from treespec.errors import ConfigError, DrafterError
+from treespec.hook import TreeGenerate, TreeOutput
+from treespec.rows import Row
+from treespec.self_check import self_check_once
+from treespec.streaming import RowStreamer
+from treespec.target import PREFILL_TOP, Target, TargetOutput
+from treespec.tree.shapes import BestFirst, StaticTree, TreeLimits
+from treespec.tree.token_tree import TokenTree
+from treespec.verify import make_verifier
+from treespec.verify.acceptance import Acceptance, Verifier
+
+
+def default_drafter() -> Drafter:
+    """The drafter that needs neither a model nor training: lookup and recycling, merged."""
+    return MergedDrafter([LookupDrafter(), RecycleDrafter()])
+
+
+TreeShape = BestFirst | StaticTree
+
+
+class TreeDecoder:
+    """Generates with a target model and a drafter, and says what the target alone would say.
+
+    Args:
+        target: any decoder-only `transformers` model whose layers are attention; never modified.
+        drafter: any `Drafter`. Left out, continuations are looked up in the text and recycled from
+            the target's own earlier guesses; None decodes plainly through the same loop.
+        tree: the shape of each step's tree.
+        verifier: the acceptance rule, by name or as an object. The default, "gumbel", gives exactly
+            the tokens of plain decoding with the same seed, whatever the tree and the drafter.
+        self_check: whether to compare one random tree with plain forwards, once per model and
+            attention implementation.
+
+    Raises:
+        UnsupportedTargetError: if the target cannot run trees, naming its class and the reason.
+        SelfCheckError: if its tree forward disagrees with plain forwards.
+        DrafterError: if the drafter cannot draw as the verifier needs.
+    """
+
+    def __init__(
+        self,
+        target: PreTrainedModel,
+        drafter: Drafter | EllipsisType | None = ...,
+        *,
+        tree: TreeShape | None = None,
+        verifier: str | Verifier = "gumbel",
+        self_check: bool = True,
+    ) -> None:
+        self.target = Target(target)
+        self.drafter = _as_drafter(drafter)
+        self.tree = _as_shape(tree)
+        self.verifier: Verifier = make_verifier(verifier)
+        self.draw = _common_draw(self.verifier, self.drafter)
+        if self_check:
+            self_check_once(self.target)
+
+    def generate(
+        self,
+        input_ids: Int[Tensor, "B W"] | None = None,
+        *,
+        attention_mask: Int[Tensor, "B W"] | None = None,
+        streamer: BaseStreamer | None = None,
+        seed: int | Sequence[int] | None = None,
+        stop_strings: str | list[str] | None = None,
+        tokenizer: Any = None,
+        **arguments: Any,
+    ) -> TreeOutput:
+        """Generate as `model.generate` would; arguments mean the same.
+
+        Args:
+            input_ids: prompts, padded on either side, shape `[B, W]`.
+            attention_mask: 1 for real tokens, 0 for padding.
+            streamer: receives the prompt and then every new token.
+            seed: an int for the batch (row r uses `row_seed(seed, r)`), one int per output row, or
+                None to draw one from torch's global generator. Only sampling uses it.
+            stop_strings: texts that end a row; needs `tokenizer`.
+            tokenizer: the target's tokenizer.
+            **arguments: everything else that `model.generate` takes for greedy and sampled decoding.
+
+        Raises:
+            UnsupportedOptionError: for an option that cannot be honoured, naming it.
+        """
+        for name in options.REFUSED_ARGUMENTS:
+            if arguments.get(name) is not None:
+                raise options.refuse(name, type(arguments[name]).__name__)
+        if input_ids is None:
+            raise ConfigError("input_ids is missing; give the prompt's token ids, shape [batch, length]")
+        criteria = StoppingCriteriaList(arguments.pop("stopping_criteria", None) or [])
+        if stop_strings is not None:
+            criteria.append(_stop_strings(stop_strings, tokenizer))
+        block, mask = _left_padded(input_ids, attention_mask)
+        hook = TreeGenerate(self, streamer=streamer, seed=seed)
+        self.target.model.generate(
+            block,
+            attention_mask=mask,
+            stopping_criteria=criteria,
+            custom_generate=hook,
+            **arguments,
+        )
+        output = hook.last_output
+        if block is not input_ids:
+            repeats = output.sequences.shape[0] // input_ids.shape[0]
+            output.sequences[:, : block.shape[1]] = input_ids.repeat_interleave(repeats, dim=0)
+        return output
+
+    def hook(
+        self, *, streamer: BaseStreamer | None = None, seed: int | Sequence[int] | None = None
+    ) -> "TreeGenerate":
+        """The same engine for `model.generate(custom_generate=...)`.
+
+        `generate` does not hand its `streamer` to a callable, so it is given here; `seed` may be
+        given here or to `generate`.
+        """
+        return TreeGenerate(self, streamer=streamer, seed=seed)
+
+    def run(
+        self,
+        rows: Sequence[Row],
+        cache: TreeCache,
+        stream: RowStreamer,
+        *,
+        temperature: float,
+    ) -> None:
+        """Decode prepared rows to their ends; the way in for `TreeGenerate`.
+
+        Args:
+            rows: the rows, nothing emitted yet.
+            cache: theirs; it may hold a beginning of each prompt.
+            stream: receives tokens as they come.
+            temperature: the target's; 0 when greedy.
+        """
+        context = DraftContext(
+            noises=[row.noise for row in rows],
+            temperature=temperature,
+            vocab_size=self.target.vocab_size,
+            device=self.target.device,
+            draw=self.draw,
+        )
+        session = self.drafter.begin([row.prompt for row in rows], context)
+        self._prefill(rows, cache, session, stream)
+        self._decode(rows, cache, session, stream)
+
+    def _decode(self, rows: Sequence[Row], cache: TreeCache, session: DraftSession, stream: RowStreamer) -> None:
+        """Run steps until every row has ended; rows that end leave the batch."""
+        plain = isinstance(self.drafter, PlainDrafter)
+        live = self._drop_finished(list(range(len(rows))), rows, cache, session)
+        while live:
+            texts = [rows[row] for row in live]
+            limits = [self.tree.limits(depth=text.depth_left) for text in texts]
+            trees = session.propose(limits)
+            self._check_trees(trees, texts, limits)
+            outputs = self.target.score(cache, trees, taps=self.drafter.taps)
+            acceptances = self._accept(texts, trees, outputs)
+            cache.commit([acceptance.path for acceptance in acceptances])
+            session.observe(
+                [Round(*parts) for parts in zip(trees, acceptances, outputs, strict=True)]
+            )
+            for row, tree, acceptance, limit in zip(live, trees, acceptances, limits, strict=True):
+                emitted = rows[row].record_step(tree, acceptance, asked=limit.budget > 0 and not plain)
+                stream.put(row, emitted, finished=rows[row].finish_reason is not None)
+            stream.flush()
+            live = self._drop_finished(live, rows, cache, session)
+
+    def _prefill(
+        self, rows: Sequence[Row], cache: TreeCache, session: DraftSession, stream: RowStreamer
+    ) -> None:
+        """Run the prompts and emit each row's first token."""
+        top = 0 if isinstance(self.drafter, PlainDrafter) else PREFILL_TOP
+        if self.drafter.taps:
+            cache.clear()  # hidden states of cached tokens are not known
+        texts = [row.prompt[length:] for row, length in zip(rows, cache.lengths, strict=True)]
+        outputs = self.target.prefill(cache, texts, taps=self.drafter.taps, top=top)
+        roots = [TokenTree.root_only(int(row.prompt[-1])) for row in rows]
+        firsts = [Acceptance((), one.next_token) for one in self._accept(rows, roots, outputs)]
+        session.observe([Round(None, *parts) for parts in zip(firsts, outputs, strict=True)])
+        for index, (row, first) in enumerate(zip(rows, firsts, strict=True)):
+            row.emit([first.next_token])
+            stream.put(index, [first.next_token], finished=row.finish_reason is not None)
+        stream.flush()
+
+    def _accept(
+        self, rows: Sequence[Row], trees: Sequence[TokenTree], outputs: Sequence[TargetOutput]
+    ) -> list[Acceptance]:
+        """Process the logits along each tree's paths and let the rule decide."""
+        scores = [
+            output.logits if row.process.is_identity else row.process(row.history, tree, output.logits)
+            for row, tree, output in zip(rows, trees, outputs, strict=True)
+        ]
+        noises = [row.noise for row in rows]
+        for row in rows:
+            row.noise.forget(before=row.root_position + 1)
+        return self.verifier.accept(trees, scores, noises, [row.root_position for row in rows])
+
+    def _drop_finished(
+        self, live: list[int], rows: Sequence[Row], cache: TreeCache, session: DraftSession
+    ) -> list[int]:
+        places = [place for place, row in enumerate(live) if rows[row].finish_reason is None]
+        if len(places) < len(live):
+            if places:
+                cache.keep(places)
+                session.keep(places)
+            live = [live[place] for place in places]
+        return live
+
+    def _check_trees(
+        self, trees: Sequence[TokenTree], rows: Sequence[Row], limits: Sequence[TreeLimits]
+    ) -> None:
+        """Hold a drafter to the protocol before its tree reaches the target."""
+        if len(trees) != len(rows):
+            raise DrafterError(f"the drafter proposed {len(trees)} trees for {len(rows)} rows; give one per row")
+        for place, (tree, row, limit) in enumerate(zip(trees, rows, limits, strict=True)):
+            root = row.new_tokens[-1]
+            if tree.token_list[0] != root:
+                raise DrafterError(
+                    f"row {place}: the tree's root is token {tree.token_list[0]}, but the last committed "
+                    f"token is {root}; start the tree from it"
+                )
+            if len(tree) - 1 > limit.budget or tree.topology.max_depth > limit.depth:
+                raise DrafterError(
+                    f"row {place}: the tree has {len(tree) - 1} draft tokens and {tree.topology.max_depth} "
+                    f"levels, but the limits are {limit.budget} and {limit.depth}; respect TreeLimits"
+                )
+            if not 0 <= min(tree.token_list) <= max(tree.token_list) < self.target.vocab_size:
+                raise DrafterError(
+                    f"row {place}: the tree holds a token id outside 0 to {self.target.vocab_size - 1}; "
+                    "propose ids below DraftContext.vocab_size only"
+                )
+
+
+def _as_drafter(drafter: Drafter | EllipsisType | None) -> Drafter:
+    if drafter is ...:
+        return default_drafter()
+    if drafter is None:
+        return PlainDrafter()
+    if not isinstance(drafter, Drafter):
+        raise DrafterError(
+            f"the drafter is a {type(drafter).__name__}, which lacks taps, draws or begin; see the guide "
+            "on writing a drafter, or wrap a model with ModelDrafter(model)"
+        )
+    return drafter
+
+
+def _as_shape(tree: TreeShape | None) -> TreeShape:
+    if tree is None:
+        return BestFirst()
+    if not isinstance(tree, BestFirst | StaticTree):
+        raise ConfigError(f"tree is a {type(tree).__name__}; give BestFirst(...), Chain(k) or StaticTree(paths)")
+    return tree
+
+
+def _common_draw(verifier: Verifier, drafter: Drafter) -> str:
+    """The verifier's first draw that the drafter offers."""
+    for draw in verifier.draws:
+        if draw in drafter.draws:
+            return draw
+    raise DrafterError(
+        f"{type(verifier).__name__} is exact for the draws {', '.join(verifier.draws)}, but "
+        f"{type(drafter).__name__} offers {', '.join(drafter.draws)}; choose another rule or drafter"
+    )
+
+
+def _left_padded(
+    block: Int[Tensor, "B W"], mask: Int[Tensor, "B W"] | None
+) -> tuple[Int[Tensor, "B W"], Int[Tensor, "B W"] | None]:
+    """The prompts with their padding moved to the left, which is where `generate` wants it."""
+    if mask is None or block.ndim != 2 or mask.shape != block.shape or bool(mask[:, -1].all()):
+        return block, mask
+    order = mask.bool().long().argsort(dim=1, stable=True)
+    return block.gather(1, order), mask.gather(1, order)
+
+
+def _stop_strings(stop_strings: str | list[str], tokenizer: Any) -> StopStringCriteria:
+    if tokenizer is None:
+        raise ConfigError("stop_strings needs the target's tokenizer; pass tokenizer= as well")
+    return StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)

@@ -1,0 +1,300 @@
+"""A smaller causal LM as drafter, with its own cache, tree mask and best-first expansion."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from treespec.attention import NewNodes
+from treespec.drafters.base import DraftContext, Round
+from treespec.errors import ConfigError, DrafterError
+from treespec.target import Target
+from treespec.tree.growth import NO_CANDIDATES, Candidates, Grown, GrowingTree, grow
+from treespec.tree.shapes import TreeLimits
+from treespec.tree.token_tree import TokenTree
+
+# Sizes that differ by padding only stay well within this share of each other.
+_PADDING_SHARE = 0.05
+
+
+class ModelDrafter:
+    """Drafts with a smaller causal LM that shares the target's tokenizer.
+
+    Trees grow level by level, one forward of the draft model each, best candidates first. When
+    sampling, children are ranked by the draft's log-probabilities plus the noise that the target
+    will use for that position.
+
+    Args:
+        model: the draft model; never modified.
+        tokenizer: its tokenizer.
+        target_tokenizer: the target's. With both given their vocabularies are compared; without,
+            only the numbers of logits are.
+        draw: how to draw siblings, one of `draws`; None leaves the choice to the verifier.
+        least_gain: go one level deeper only while the draft model itself expects at least this
+            many more accepted tokens from it, in [0, 1].
+
+    Raises:
+        UnsupportedTargetError: if the model cannot run trees.
+        DrafterError: if the tokenizers differ.
+        ConfigError: for an unknown draw or a gain outside its range.
+    """
+
+    taps: tuple[int, ...] = ()
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        tokenizer: Any = None,
+        target_tokenizer: Any = None,
+        draw: str | None = None,
+        least_gain: float = 0.1,
+    ) -> None:
+        known = ("shared", "topk")
+        if draw is not None and draw not in known:
+            raise ConfigError(f"draw is {draw!r}; ModelDrafter draws siblings by {', '.join(known)}")
+        if not 0 <= least_gain <= 1:
+            raise ConfigError(f"least_gain must be in [0, 1], got {least_gain}")
+        if tokenizer is not None and target_tokenizer is not None:
+            _require_same_tokens(tokenizer.get_vocab(), target_tokenizer.get_vocab())
+        self.target = Target(model)
+        self.draws: tuple[str, ...] = known if draw is None else (draw,)
+        self.least_gain = least_gain
+        self._tokenizers_compared = tokenizer is not None and target_tokenizer is not None
+
+    def begin(self, prompts: Sequence[Int[Tensor, " L"]], context: DraftContext) -> "ModelDraftSession":
+        """See `Drafter.begin`.
+
+        Raises:
+            DrafterError: if the vocabulary sizes cannot belong to one tokenizer.
+        """
+        mine, theirs = self.target.vocab_size, context.vocab_size
+        if not self._tokenizers_compared and abs(mine - theirs) > max(_PADDING_SHARE * max(mine, theirs), 8):
+            raise DrafterError(
+                f"the draft model has {mine} logits and the target {theirs}, more than padding explains; "
+                "if they share a tokenizer all the same, pass tokenizer= and target_tokenizer= to ModelDrafter"
+            )
+        return ModelDraftSession(self, prompts, context)
+
+
+class ModelDraftSession:
+    """Cache and unread tokens of each row.
+
+    The draft model reads what it has not seen (the prompt at first, later the accepted tokens that
+    it did not run itself and the new root) at the start of each proposal, as part of its first
+    forward; so a step in which nothing is drafted costs it nothing.
+    """
+
+    def __init__(
+        self, drafter: ModelDrafter, prompts: Sequence[Int[Tensor, " L"]], context: DraftContext
+    ) -> None:
+        self._target = drafter.target
+        self._least_gain = drafter.least_gain
+        self._context = context
+        self._noises = list(context.noises)
+        self._cache = self._target.new_cache(len(prompts), capacity=512)
+        self._unread = [prompt.tolist() for prompt in prompts]
+        self._vocab_size = min(self._target.vocab_size, context.vocab_size)
+        self._expansions: list[_Expansion] = []
+
+    def propose(self, limits: Sequence[TreeLimits]) -> list[TokenTree]:
+        """See `DraftSession.propose`."""
+        limits = [self._within_context(row, limit) for row, limit in enumerate(limits)]
+        asked = [limit.budget > 0 for limit in limits]
+        roots = [unread[-1] for unread in self._unread]
+        logits = self._read(asked)
+        expander = _ModelExpander(self, logits, limits)
+        grown = grow(expander, roots, limits, draw=self._context.draw)
+        self._expansions = [
+            _Expansion(one, slots) for one, slots in zip(grown, expander.slots, strict=True)
+        ]
+        return [one.tree for one in grown]
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """See `DraftSession.observe`; what this session ran itself of the accepted path it keeps."""
+        paths: list[list[int]] = []
+        for row, one in enumerate(rounds):
+            accepted = [] if one.tree is None else [one.tree.token_list[node] for node in one.acceptance.path[1:]]
+            path = self._expansions[row].follow(accepted) if self._expansions else []
+            paths.append(path)
+            self._unread[row] += [*accepted[len(path) :], one.acceptance.next_token]
+        self._cache.commit(paths)
+        self._expansions = []
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """See `DraftSession.keep`."""
+        self._cache.keep(rows)
+        self._unread = [self._unread[row] for row in rows]
+        self._noises = [self._noises[row] for row in rows]
+
+    def _within_context(self, row: int, limits: TreeLimits) -> TreeLimits:
+        """No draft where the draft model's own positions end; less deep shortly before."""
+        most = self._target.max_positions
+        if most is None:
+            return limits
+        left = most - self._cache.lengths[row] - len(self._unread[row])
+        if left >= limits.depth:
+            return limits
+        depth = max(left, 0)
+        return TreeLimits(
+            budget=limits.budget if depth else 0, depth=depth, width=limits.width, topology=None
+        )
+
+    def _read(self, asked: Sequence[bool]) -> list[Float[Tensor, "M V"]]:
+        """Run what rows that are to draft have not read; logits `[1, V]` of their roots."""
+        texts = [
+            self._readable(unread) if wanted else torch.empty(0, dtype=torch.int64)
+            for unread, wanted in zip(self._unread, asked, strict=True)
+        ]
+        if not any(asked):
+            return [torch.empty(0, 0) for _ in texts]
+        outputs = self._target.prefill(self._cache, texts)
+        for row, wanted in enumerate(asked):
+            if wanted:
+                self._unread[row] = []
+        return [output.logits for output in outputs]
+
+    def _readable(self, tokens: Sequence[int]) -> Int[Tensor, " L"]:
+        """Ids that only the target has become 0: the draft is worse for it, and never out of range."""
+        text = torch.tensor(tokens, dtype=torch.int64)
+        return text.masked_fill_(text >= self._target.vocab_size, 0)
+
+    def candidates(
+        self, row: int, logits: Float[Tensor, "F V"], depths: Sequence[int], width: int
+    ) -> list[Candidates]:
+        """Best children of nodes with these logits; node i stands at depth `depths[i]`."""
+        values = logits[:, : self._vocab_size].float()
+        noise, temperature = self._noises[row], self._context.temperature
+        if self._context.draw == "shared" and not noise.is_zero:
+            values = values / temperature
+            root_position = self._cache.lengths[row] - 1
+            for depth in set(depths):
+                nodes = [node for node, d in enumerate(depths) if d == depth]
+                position = root_position + depth + 1
+                values[nodes] += noise.row(position, self._vocab_size, values.device)
+        log_probs = values - values.logsumexp(dim=-1, keepdim=True)
+        best = log_probs.topk(min(width, self._vocab_size), dim=-1)
+        return [
+            Candidates(tokens, scores)
+            for tokens, scores in zip(best.indices.tolist(), best.values.tolist(), strict=True)
+        ]
+
+    def extend(
+        self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]], slots: Sequence[Mapping[int, int]]
+    ) -> list[Float[Tensor, "F V"]]:
+        """Run the frontier nodes of every row in one forward; their logits."""
+        nodes = [
+            _new_nodes(tree, frontier, ran) for tree, frontier, ran in zip(trees, frontiers, slots, strict=True)
+        ]
+        return [output.logits for output in self._target.extend(self._cache, nodes)]
+
+    @property
+    def least_gain(self) -> float:
+        """Expected tokens below which a level is not worth its forward."""
+        return self._least_gain
+
+
+class _ModelExpander:
+    """Candidates from the draft model: the root's from what was read, the others' by forwards."""
+
+    def __init__(
+        self,
+        session: ModelDraftSession,
+        root_logits: Sequence[Float[Tensor, "M V"]],
+        limits: Sequence[TreeLimits],
+    ) -> None:
+        self._session = session
+        self._root_logits = root_logits
+        self._limits = limits
+        self.slots: list[dict[int, int]] = [{} for _ in limits]  # growing node -> place in scratch
+
+    def expand(
+        self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]]
+    ) -> list[list[Candidates]]:
+        """See `Expander.expand`; rows that expect too little of another level stop here."""
+        if any(frontier == [0] for frontier in frontiers):
+            logits = self._root_logits
+            chosen = frontiers
+        else:
+            chosen = [
+                frontier if self._worth_it(tree, frontier) else []
+                for tree, frontier in zip(trees, frontiers, strict=True)
+            ]
+            if not any(chosen):
+                return [[NO_CANDIDATES] * len(frontier) for frontier in frontiers]
+            logits = self._session.extend(trees, chosen, self.slots)
+            for ran, nodes in zip(self.slots, chosen, strict=True):
+                ran.update({node: len(ran) + place for place, node in enumerate(nodes)})
+        return [
+            self._row_candidates(row, tree, frontier, nodes, logits[row])
+            for row, (tree, frontier, nodes) in enumerate(zip(trees, frontiers, chosen, strict=True))
+        ]
+
+    def _row_candidates(
+        self,
+        row: int,
+        tree: GrowingTree,
+        frontier: Sequence[int],
+        nodes: Sequence[int],
+        logits: Float[Tensor, "F V"],
+    ) -> list[Candidates]:
+        if not nodes:
+            return [NO_CANDIDATES] * len(frontier)
+        return self._session.candidates(
+            row, logits, [tree.depths[node] for node in nodes], self._limits[row].width
+        )
+
+    def _worth_it(self, tree: GrowingTree, frontier: Sequence[int]) -> bool:
+        return sum(math.exp(tree.scores[node]) for node in frontier) >= self._session.least_gain
+
+
+class _Expansion:
+    """One row's grown tree, and which of its nodes the draft model ran."""
+
+    def __init__(self, grown: Grown, slots: Mapping[int, int]) -> None:
+        self._grown = grown
+        self._slots = slots
+
+    def follow(self, accepted: Sequence[int]) -> list[int]:
+        """Scratch places of the accepted tokens, as far as the draft model ran them."""
+        tree, node, path = self._grown.tree, 0, []
+        for token in accepted:
+            children = tree.topology.children[node]
+            node = next((child for child in children if tree.token_list[child] == token), -1)
+            place = self._slots.get(self._grown.origins[node]) if node > 0 else None
+            if place is None:
+                break
+            path.append(place)
+        return path
+
+
+def _new_nodes(tree: GrowingTree, frontier: Sequence[int], ran: Mapping[int, int]) -> NewNodes:
+    """The frontier as nodes on top of those that ran before; the root is committed already."""
+    before = sorted(ran, key=lambda node: ran[node])
+    visible = torch.zeros(len(frontier), len(before) + len(frontier), dtype=torch.bool)
+    for place, node in enumerate(frontier):
+        visible[place, len(before) + place] = True
+        ancestor = tree.parents[node]
+        while ancestor > 0:
+            visible[place, ran[ancestor]] = True
+            ancestor = tree.parents[ancestor]
+    return NewNodes(
+        tokens=torch.tensor([tree.tokens[node] for node in frontier], dtype=torch.int64),
+        depths=torch.tensor([tree.depths[node] - 1 for node in [*before, *frontier]], dtype=torch.int64),
+        visible=visible,
+    )
+
+
+def _require_same_tokens(mine: Mapping[str, int], theirs: Mapping[str, int]) -> None:
+    """Refuse tokenizers that give one id to different texts."""
+    by_id = {index: text for text, index in theirs.items()}
+    for text, index in mine.items():
+        if by_id.get(index, text) != text:
+            raise DrafterError(
+                f"the tokenizers differ: id {index} is {text!r} for the draft model and {by_id[index]!r} for "
+                "the target; use a draft model of the target's family"
+            )

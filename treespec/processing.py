@@ -1,0 +1,125 @@
+"""Logits processors applied at every node of a tree, with that node's own path as history."""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import LogitsProcessor, LogitsProcessorList
+from transformers.generation import logits_process as hf
+
+from treespec.errors import UnsupportedOptionError
+from treespec.tree.token_tree import TokenTree
+
+# Functions of the scores alone: one call serves all nodes, whatever their histories.
+STATELESS = (
+    hf.TemperatureLogitsWarper,
+    hf.TopKLogitsWarper,
+    hf.TopPLogitsWarper,
+    hf.MinPLogitsWarper,
+    hf.TypicalLogitsWarper,
+    hf.EpsilonLogitsWarper,
+    hf.EtaLogitsWarper,
+    hf.SuppressTokensLogitsProcessor,
+    hf.InfNanRemoveLogitsProcessor,
+    hf.LogitNormalization,
+)
+
+# Processors that remember earlier calls, or know rows by their place in the batch.
+_REFUSED = (
+    "UnbatchedClassifierFreeGuidanceLogitsProcessor",
+    "ClassifierFreeGuidanceLogitsProcessor",
+    "WatermarkLogitsProcessor",
+    "SynthIDTextWatermarkLogitsProcessor",
+    "DiaClassifierFreeGuidanceLogitsProcessor",
+)
+
+
+class PathProcessor:
+    """The processors of one row, applied to the logits of a whole tree.
+
+    Args:
+        processors: as `generate` prepares them, in order.
+
+    Raises:
+        UnsupportedOptionError: for a processor that keeps state between calls.
+    """
+
+    def __init__(self, processors: Sequence[LogitsProcessor]) -> None:
+        for processor in processors:
+            if type(processor).__name__ in _REFUSED:
+                raise UnsupportedOptionError(
+                    f"{type(processor).__name__} remembers earlier calls, so it cannot be applied to the "
+                    "nodes of a tree; leave the option that adds it out (guidance_scale, watermarking_config)"
+                )
+        self.processors = list(processors)
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether nothing is processed."""
+        return not self.processors
+
+    def __call__(
+        self, history: Int[Tensor, " L"], tree: TokenTree, logits: Float[Tensor, "N V"]
+    ) -> Float[Tensor, "N V"]:
+        """Processed float32 scores of every node.
+
+        Args:
+            history: the row's prompt block as given and its new tokens, the root last; node i's
+                own history is this and the tokens of its path below the root.
+            tree: the scored tree.
+            logits: the target's logits of its nodes.
+        """
+        scores = logits.to(torch.float32)
+        history = history.to(logits.device)
+        for processor in self.processors:
+            if isinstance(processor, STATELESS):
+                scores = processor(history.expand(len(tree), -1), scores)
+            else:
+                scores = self._by_depth(processor, history, tree, scores)
+        return scores
+
+    def _by_depth(
+        self,
+        processor: LogitsProcessor,
+        history: Int[Tensor, " L"],
+        tree: TokenTree,
+        scores: Float[Tensor, "N V"],
+    ) -> Float[Tensor, "N V"]:
+        """One call per depth: nodes at one depth have histories of one length."""
+        processed = torch.empty_like(scores)
+        for depth in range(tree.topology.max_depth + 1):
+            nodes = [node for node, d in enumerate(tree.topology.depth_list) if d == depth]
+            paths = torch.tensor(
+                [tree.path_tokens(node)[1:] for node in nodes], dtype=torch.int64, device=scores.device
+            ).reshape(len(nodes), depth)
+            histories = torch.cat([history.expand(len(nodes), -1), paths], dim=1)
+            processed[nodes] = processor(histories, scores[nodes])
+        return processed
+
+
+def row_processors(processors: LogitsProcessorList, row: int, rows: int) -> list[LogitsProcessor]:
+    """The processors as row `row` of `rows` needs them.
+
+    Some of transformers' own look their row up in the batch by its place; each is copied for the
+    one row, so that the nodes of a tree can stand where the rows of a batch would.
+    """
+    return [_for_row(processor, row, rows) for processor in processors]
+
+
+def _for_row(processor: LogitsProcessor, row: int, rows: int) -> LogitsProcessor:
+    if isinstance(processor, hf.PrefixConstrainedLogitsProcessor):
+        allowed = processor._prefix_allowed_tokens_fn
+        return hf.PrefixConstrainedLogitsProcessor(lambda _, sequence: allowed(row, sequence), 1)
+    if isinstance(processor, hf.EncoderRepetitionPenaltyLogitsProcessor):
+        own = copy.copy(processor)
+        place = row * processor.encoder_input_ids.shape[0] // rows
+        own.encoder_input_ids = processor.encoder_input_ids[place : place + 1]
+        return own
+    if isinstance(processor, hf.EncoderNoRepeatNGramLogitsProcessor):
+        own = copy.copy(processor)
+        own.generated_ngrams = [processor.generated_ngrams[row * processor.batch_size // rows]]
+        own.batch_size = 1
+        return own
+    return processor
