@@ -20,10 +20,13 @@ class Acceptance:
             no tree.
         next_token: the token emitted after the path: a bonus token after a leaf, a recovered one
             otherwise. It is the root of the next tree.
+        deviations: from a rule that is not lossless, for each accepted token 1 - p, its distance
+            from sampling there; empty otherwise.
     """
 
     path: tuple[int, ...]
     next_token: int
+    deviations: tuple[float, ...] = ()
 
     @property
     def num_accepted(self) -> int:

@@ -22,7 +22,7 @@ class Gumbel:
 
     name = "gumbel"
     lossless = True
-    draws = DRAWS
+    draws: tuple[str, ...] = DRAWS
 
     def accept(
         self,
@@ -59,7 +59,9 @@ def choices(
         return scores.argmax(dim=-1)
     chosen = torch.empty(scores.shape[0], dtype=torch.int64, device=scores.device)
     for depth in sorted(set(depths)):
-        nodes = torch.tensor([node for node, d in enumerate(depths) if d == depth], device=scores.device)
+        nodes = torch.tensor(
+            [node for node, d in enumerate(depths) if d == depth], device=scores.device
+        )
         row = noise.row(root_position + depth + 1, scores.shape[1], scores.device)
         chosen[nodes] = (scores[nodes] + row).argmax(dim=-1)
     return chosen
@@ -69,7 +71,11 @@ def walk(tree: TokenTree, chosen: Sequence[int]) -> Acceptance:
     """Follow the choices from the root while a child carries them."""
     node, path = 0, [0]
     while True:
-        matches = (child for child in tree.topology.children[node] if tree.token_list[child] == chosen[node])
+        matches = (
+            child
+            for child in tree.topology.children[node]
+            if tree.token_list[child] == chosen[node]
+        )
         following = next(matches, None)
         if following is None:
             return Acceptance(tuple(path), chosen[node])
