@@ -11,7 +11,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from treespec.errors import DrafterError
 from treespec.tree.shapes import TreeLimits
@@ -62,6 +62,7 @@ class GrowingTree:
         return len(self.parents) - 1
 
 
+@runtime_checkable
 class Expander(Protocol):
     """Knows likely children; may run a model once per level."""
 

@@ -12,7 +12,7 @@ from fractions import Fraction
 from treespec.errors import ConfigError, InvalidTreeError
 from treespec.tree.topology import TreeTopology
 
-Probability = float | Fraction
+Number = int | float | Fraction
 
 _MOST_NODES = 1 << 16  # a larger tree is a slip: its ancestor mask alone would take 4 GiB
 
@@ -28,7 +28,7 @@ class Plan:
     """
 
     topology: TreeTopology
-    acceptance_length: Probability
+    acceptance_length: Number
 
 
 def from_paths(paths: Sequence[Sequence[int]]) -> TreeTopology:
@@ -104,9 +104,7 @@ def kary(width: int, depth: int) -> TreeTopology:
     return TreeTopology(parents)
 
 
-def calibrated(
-    table: Sequence[Sequence[Probability]], budget: int, depth: int | None = None
-) -> Plan:
+def calibrated(table: Sequence[Sequence[Number]], budget: int, depth: int | None = None) -> Plan:
     """The static tree with the most expected accepted tokens for a measured table.
 
     A node is worth the product of the acceptances along its path. Nodes that are worth nothing
@@ -132,9 +130,7 @@ def calibrated(
     return _plan(table[:levels], budget)
 
 
-def sequoia(
-    acceptance_by_rank: Sequence[Probability], size: int, max_depth: int | None = None
-) -> Plan:
+def sequoia(acceptance_by_rank: Sequence[Number], size: int, max_depth: int | None = None) -> Plan:
     """The static tree with the most expected accepted tokens if ranks count alike at every depth.
 
     Sequoia's dynamic programme finds it for any acceptances; where these do not increase with the
@@ -163,7 +159,7 @@ def _check_count(name: str, value: object, *, least: int) -> None:
         raise ConfigError(f"{name} must be an integer of at least {least}, got {value!r}")
 
 
-def _check_row(name: str, row: Sequence[Probability]) -> None:
+def _check_row(name: str, row: Sequence[Number]) -> None:
     for rank, value in enumerate(row):
         if not 0 <= value <= 1:  # false for NaN too
             raise ConfigError(
@@ -171,7 +167,7 @@ def _check_row(name: str, row: Sequence[Probability]) -> None:
             )
 
 
-def _plan(table: Sequence[Sequence[Probability]], budget: int) -> Plan:
+def _plan(table: Sequence[Sequence[Number]], budget: int) -> Plan:
     """The best tree of at most `budget` draft tokens, one row of the table per level."""
     table = table[:budget]  # no path is longer than the budget
     falling = all(row[rank] <= row[rank - 1] for row in table for rank in range(1, len(row)))
@@ -180,25 +176,25 @@ def _plan(table: Sequence[Sequence[Probability]], budget: int) -> Plan:
 
 
 def _acceptance_length(
-    table: Sequence[Sequence[Probability]], paths: Sequence[tuple[int, ...]]
-) -> Probability:
+    table: Sequence[Sequence[Number]], paths: Sequence[tuple[int, ...]]
+) -> Number:
     """1 for the next token, and for each node the probability that it is accepted."""
-    values: dict[tuple[int, ...], Probability] = {(): 1}
+    values: dict[tuple[int, ...], Number] = {(): 1}
     for path in sorted(paths, key=len):
         values[path] = values[path[:-1]] * table[len(path) - 1][path[-1]]
     return sum(values.values())
 
 
-def _best_first(table: Sequence[Sequence[Probability]], budget: int) -> list[tuple[int, ...]]:
+def _best_first(table: Sequence[Sequence[Number]], budget: int) -> list[tuple[int, ...]]:
     """Paths of the best nodes, where neither a later sibling nor a child can beat its elder.
 
     Every node but the root's first child enters when its elder sibling, or for rank 0 its parent,
     is taken: the best node not yet taken is always waiting.
     """
     taken: list[tuple[int, ...]] = []
-    waiting: list[tuple[Probability, int, tuple[int, ...], Probability]] = []
+    waiting: list[tuple[Number, int, tuple[int, ...], Number]] = []
 
-    def offer(path: tuple[int, ...], parent_value: Probability) -> None:
+    def offer(path: tuple[int, ...], parent_value: Number) -> None:
         level, rank = len(path) - 1, path[-1]
         if level < len(table) and rank < len(table[level]):
             value = parent_value * table[level][rank]
@@ -214,7 +210,7 @@ def _best_first(table: Sequence[Sequence[Probability]], budget: int) -> list[tup
     return taken
 
 
-def _exact(table: Sequence[Sequence[Probability]], budget: int) -> list[tuple[int, ...]]:
+def _exact(table: Sequence[Sequence[Number]], budget: int) -> list[tuple[int, ...]]:
     """Paths of the best tree for any table, by dynamic programming over levels and ranks.
 
     Let `W[d][k][m]` be the most that children of rank k and above can add below a node at depth d
@@ -223,13 +219,13 @@ def _exact(table: Sequence[Sequence[Probability]], budget: int) -> list[tuple[in
     Only the best y are kept; among equals the one with the fewest nodes below the elder sibling.
     """
     shares: list[list[list[int]]] = []  # shares[d][k][m]: the best y, 0 for no child
-    below: list[Probability] = [0] * (budget - len(table) + 1)  # W[d+1][0]
+    below: list[Number] = [0] * (budget - len(table) + 1)  # W[d+1][0]
     for row in reversed(table):
         level_shares: list[list[int]] = []
-        after: list[Probability] = [0] * (len(below) + 1)  # W[d][k+1]
+        after: list[Number] = [0] * (len(below) + 1)  # W[d][k+1]
         for acceptance in reversed(row):
             worth = [acceptance * (1 + value) for value in below]
-            best: list[Probability] = [0]
+            best: list[Number] = [0]
             chosen = [0]
             for nodes in range(1, len(after)):
                 sums = [worth[y - 1] + after[nodes - y] for y in range(1, nodes + 1)]
