@@ -58,10 +58,10 @@ class TestPaths:
     def test_nodes_stand_by_depth_then_by_path(self):
         topology = from_paths([[1, 0], [0], [0, 1], [1], [0, 0], [0, 0, 0]])
 
-        assert TreeTopology([-1, 0, 0, 1, 1, 2, 3]) == topology
+        assert topology == TreeTopology([-1, 0, 0, 1, 1, 2, 3])
 
     def test_no_paths_leave_the_root_alone(self):
-        assert TreeTopology([-1]) == from_paths([])
+        assert from_paths([]) == TreeTopology([-1])
 
     @pytest.mark.parametrize(
         ("paths", "message"),
@@ -82,20 +82,20 @@ class TestPaths:
     def test_the_paths_of_a_topology_have_the_depths_and_last_ranks_of_its_nodes(self, topology):
         paths = to_paths(topology)
 
-        assert list(topology.depth_list[1:]) == [len(path) for path in paths]
-        assert list(topology.ranks[1:]) == [path[-1] for path in paths]
+        assert [len(path) for path in paths] == list(topology.depth_list[1:])
+        assert [path[-1] for path in paths] == list(topology.ranks[1:])
 
     @given(topologies())
     def test_a_topology_made_from_its_own_paths_has_those_paths(self, topology):
         paths = to_paths(topology)
 
-        assert sorted(paths, key=lambda path: (len(path), path)) == to_paths(from_paths(paths))
+        assert to_paths(from_paths(paths)) == sorted(paths, key=lambda path: (len(path), path))
 
 
 class TestRegularShapes:
     @pytest.mark.parametrize("length", [0, 1, 5])
     def test_a_chain_is_one_path(self, length):
-        assert TreeTopology(range(-1, length)) == chain(length)
+        assert chain(length) == TreeTopology(range(-1, length))
 
     @pytest.mark.parametrize(
         ("width", "depth", "size"), [(2, 3, 15), (3, 2, 13), (4, 1, 5), (2, 0, 1), (0, 9, 1)]
@@ -103,13 +103,13 @@ class TestRegularShapes:
     def test_a_kary_tree_is_complete(self, width, depth, size):
         topology = kary(width, depth)
 
-        assert size == len(topology)
-        assert {(0 if level == depth else width) for level in range(min(depth, size - 1) + 1)} == {
-            len(below) for below in topology.children
+        assert len(topology) == size
+        assert {len(below) for below in topology.children} == {
+            (0 if level == depth else width) for level in range(min(depth, size - 1) + 1)
         }
 
     def test_a_kary_tree_is_numbered_like_its_paths(self):
-        assert from_paths(to_paths(kary(3, 3))) == kary(3, 3)
+        assert kary(3, 3) == from_paths(to_paths(kary(3, 3)))
 
     @pytest.mark.parametrize(
         ("make", "message"),
@@ -129,31 +129,31 @@ class TestRegularShapes:
 class TestSequoia:
     @pytest.mark.parametrize(("row", "depth", "size", "value"), EXACT_VALUES)
     def test_the_value_of_the_best_tree_is_reproduced_exactly(self, row, depth, size, value):
-        assert value == sequoia(row, size, depth).acceptance_length
+        assert sequoia(row, size, depth).acceptance_length == value
 
     @pytest.mark.parametrize(("row", "depth", "size", "value"), EXACT_VALUES)
     def test_the_tree_has_the_promised_size_depth_and_value(self, row, depth, size, value):
         topology = sequoia(row, size, depth).topology
 
-        assert (size, True) == (len(topology), topology.max_depth <= depth)
-        assert value == value_of([row] * depth, to_paths(topology))
+        assert (len(topology), topology.max_depth <= depth) == (size, True)
+        assert value_of([row] * depth, to_paths(topology)) == value
 
     @given(acceptance_rows(), st.integers(1, 5), st.integers(0, 3))
     def test_no_tree_is_worth_more(self, row, size, depth):
         table = [row] * depth
 
-        assert best_value(table, size - 1) == sequoia(row, size, depth).acceptance_length
+        assert sequoia(row, size, depth).acceptance_length == best_value(table, size - 1)
 
     def test_without_a_depth_limit_a_sure_token_makes_a_chain(self):
-        assert chain(40) == sequoia([1.0], 41).topology
+        assert sequoia([1.0], 41).topology == chain(40)
 
     def test_a_late_sibling_worth_its_elders_is_reached_through_them(self):
         plan = sequoia([Fraction(0), Fraction(9, 10)], 3)
 
-        assert TreeTopology([-1, 0, 0]) == plan.topology
+        assert plan.topology == TreeTopology([-1, 0, 0])
 
     def test_a_tree_that_the_bounds_keep_small_stays_below_its_size(self):
-        assert TreeTopology([-1, 0, 0]) == sequoia([0.5, 0.25], 99, 1).topology
+        assert sequoia([0.5, 0.25], 99, 1).topology == TreeTopology([-1, 0, 0])
 
     @pytest.mark.parametrize(
         ("arguments", "message"),
@@ -172,18 +172,18 @@ class TestSequoia:
 class TestCalibrated:
     @given(acceptance_tables(), st.integers(0, 4))
     def test_no_tree_is_worth_more(self, table, budget):
-        assert best_value(table, budget) == calibrated(table, budget).acceptance_length
+        assert calibrated(table, budget).acceptance_length == best_value(table, budget)
 
     @given(acceptance_tables(), st.integers(0, 6))
     def test_the_tree_keeps_to_its_budget_and_is_worth_what_it_promises(self, table, budget):
         plan = calibrated(table, budget)
 
         assert len(plan.topology) <= budget + 1
-        assert value_of(table, to_paths(plan.topology)) == plan.acceptance_length
+        assert plan.acceptance_length == value_of(table, to_paths(plan.topology))
 
     @given(acceptance_tables(), st.integers(0, 6), st.integers(0, 3))
     def test_a_depth_limit_is_the_same_as_a_shorter_table(self, table, budget, depth):
-        assert calibrated(table[:depth], budget) == calibrated(table, budget, depth)
+        assert calibrated(table, budget, depth) == calibrated(table[:depth], budget)
 
     @given(acceptance_tables(), st.integers(0, 8))
     def test_nodes_that_are_worth_nothing_are_left_out(self, table, budget):
@@ -199,15 +199,15 @@ class TestCalibrated:
     def test_levels_may_differ_in_what_they_accept(self):
         table = [[0.5, 0.25], [0.9], [0.125, 0.0625]]
 
-        assert TreeTopology([-1, 0, 0, 1, 2]) == calibrated(table, 4).topology
+        assert calibrated(table, 4).topology == TreeTopology([-1, 0, 0, 1, 2])
 
     def test_among_equals_the_shallower_node_and_then_the_elder_branch_is_taken(self):
         ones = [[Fraction(1)] * 2] * 3
 
-        assert [[0], [1], [0, 0], [0, 1], [1, 0]] == to_paths(calibrated(ones, 5).topology)
+        assert to_paths(calibrated(ones, 5).topology) == [[0], [1], [0, 0], [0, 1], [1, 0]]
 
     def test_floats_in_give_a_float_out(self):
-        assert pytest.approx(1.75) == calibrated([[0.5], [0.5]], 5).acceptance_length
+        assert calibrated([[0.5], [0.5]], 5).acceptance_length == pytest.approx(1.75)
 
     @pytest.mark.parametrize(
         ("arguments", "message"),

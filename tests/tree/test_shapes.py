@@ -17,8 +17,8 @@ def test_best_first_refuses_bounds_that_are_no_positive_integers(name, value):
 def test_a_step_may_go_down_no_further_than_the_shape_and_the_step_allow():
     shape = BestFirst(budget=9, depth=4, width=2)
 
-    assert TreeLimits(budget=9, depth=4, width=2) == shape.limits(depth=10)
-    assert TreeLimits(budget=9, depth=3, width=2) == shape.limits(depth=3)
+    assert shape.limits(depth=10) == TreeLimits(budget=9, depth=4, width=2)
+    assert shape.limits(depth=3) == TreeLimits(budget=9, depth=3, width=2)
 
 
 @pytest.mark.parametrize("depth", [0, -1])
@@ -26,24 +26,24 @@ def test_a_step_may_go_down_no_further_than_the_shape_and_the_step_allow():
 def test_a_step_without_levels_asks_for_the_root_alone(shape, depth):
     limits = shape.limits(depth=depth)
 
-    assert (0, 0) == (limits.budget, limits.depth)
+    assert (limits.budget, limits.depth) == (0, 0)
 
 
 def test_a_chain_is_a_best_first_tree_of_width_one():
-    assert BestFirst(budget=5, depth=5, width=1) == Chain(5)
+    assert Chain(5) == BestFirst(budget=5, depth=5, width=1)
 
 
 def test_a_static_tree_asks_for_exactly_its_topology():
     limits = StaticTree(PATHS).limits(depth=31)
 
     expected = TreeLimits(budget=5, depth=3, width=2, topology=TreeTopology([-1, 0, 0, 1, 1, 3]))
-    assert expected == limits
+    assert limits == expected
 
 
 def test_a_static_tree_near_the_end_keeps_the_levels_that_fit():
     limits = StaticTree(PATHS).limits(depth=1)
 
-    assert TreeLimits(budget=2, depth=1, width=2, topology=TreeTopology([-1, 0, 0])) == limits
+    assert limits == TreeLimits(budget=2, depth=1, width=2, topology=TreeTopology([-1, 0, 0]))
 
 
 def test_a_static_tree_does_not_change_with_the_list_it_was_made_from():
@@ -51,7 +51,7 @@ def test_a_static_tree_does_not_change_with_the_list_it_was_made_from():
     shape = StaticTree(paths)
     paths[0].append(0)
 
-    assert StaticTree([[0], [1]]) == shape
+    assert shape == StaticTree([[0], [1]])
 
 
 def test_a_static_tree_refuses_paths_that_are_no_tree():

@@ -24,38 +24,38 @@ def test_path_tokens_are_the_tokens_along_the_path(tree):
     for node in range(len(tree)):
         along = tree.tokens[list(tree.topology.path_to(node))]
 
-        assert along.tolist() == list(tree.path_tokens(node))
+        assert list(tree.path_tokens(node)) == along.tolist()
 
 
 def test_one_source_marks_every_node_but_the_root():
     tree = TokenTree.from_lists([-1, 0, 0], [5, 6, 7], source=4)
 
-    assert [0, 4, 4] == tree.sources.tolist()
+    assert tree.sources.tolist() == [0, 4, 4]
 
 
 def test_sources_can_differ_between_nodes():
     tree = TokenTree.from_lists([-1, 0, 0], [5, 6, 7], source=[0, 3, 2])
 
-    assert [0, 3, 2] == tree.sources.tolist()
+    assert tree.sources.tolist() == [0, 3, 2]
 
 
 def test_lists_become_tensors_of_the_documented_types():
     tree = TokenTree.from_lists([-1, 0], [5, 6], scores=[0.0, -1.0])
 
-    assert (torch.int64, torch.int64) == (tree.tokens.dtype, tree.sources.dtype)
+    assert (tree.tokens.dtype, tree.sources.dtype) == (torch.int64, torch.int64)
     assert tree.scores.dtype == torch.float32
 
 
 def test_the_root_only_tree_proposes_nothing():
     tree = TokenTree.root_only(5, draw="shared")
 
-    assert (1, (5,), "shared") == (len(tree), tree.token_list, tree.draw)
-    assert [0.0] == tree.scores.tolist()
+    assert (len(tree), tree.token_list, tree.draw) == (1, (5,), "shared")
+    assert tree.scores.tolist() == [0.0]
 
 
 @pytest.mark.parametrize("draw", DRAWS)
 def test_every_documented_draw_is_accepted(draw):
-    assert draw == TokenTree(**parts(draw=draw)).draw
+    assert TokenTree(**parts(draw=draw)).draw == draw
 
 
 @pytest.mark.usefixtures("_unchecked_types")

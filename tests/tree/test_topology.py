@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -27,7 +29,7 @@ def test_ancestor_mask_equals_membership_in_the_path(topology):
     for node in range(len(topology)):
         path = topology.path_to(node)
 
-        assert sorted(path) == topology.ancestor_mask[node].nonzero().flatten().tolist()
+        assert topology.ancestor_mask[node].nonzero().flatten().tolist() == sorted(path)
 
 
 @given(topologies())
@@ -36,22 +38,22 @@ def test_paths_lead_from_the_root_down_to_the_node(topology):
         path = topology.path_to(node)
 
         assert (path[0], path[-1]) == (0, node)
-        assert all(topology.parent_list[b] == a for a, b in zip(path, path[1:], strict=False))
+        assert all(topology.parent_list[b] == a for a, b in pairwise(path))
 
 
 @given(topologies())
 def test_depth_is_the_number_of_steps_from_the_root(topology):
     steps = [len(topology.path_to(node)) - 1 for node in range(len(topology))]
 
-    assert steps == topology.depths.tolist()
-    assert max(steps) == topology.max_depth
+    assert topology.depths.tolist() == steps
+    assert topology.max_depth == max(steps)
 
 
 @given(topologies())
 def test_every_node_but_the_root_is_listed_once_among_its_parents_children(topology):
     listed = [(child, node) for node, below in enumerate(topology.children) for child in below]
 
-    assert list(enumerate(topology.parent_list))[1:] == sorted(listed)
+    assert sorted(listed) == list(enumerate(topology.parent_list))[1:]
 
 
 @given(topologies())
@@ -63,13 +65,13 @@ def test_rank_is_the_place_among_the_siblings(topology):
 
 @given(topologies())
 def test_a_topology_can_be_made_again_from_its_tensor_and_from_its_repr(topology):
-    assert topology == TreeTopology(topology.parents)
-    assert topology == eval(repr(topology))  # noqa: S307 (our own repr)
+    assert TreeTopology(topology.parents) == topology
+    assert eval(repr(topology)) == topology  # noqa: S307 (our own repr)
 
 
 def test_topologies_with_the_same_parents_are_equal_and_hash_alike():
-    assert TreeTopology([-1, 0, 1]) == TreeTopology((-1, 0, 1))
-    assert hash(TreeTopology([-1, 0, 1])) == hash(TreeTopology((-1, 0, 1)))
+    assert TreeTopology((-1, 0, 1)) == TreeTopology([-1, 0, 1])
+    assert hash(TreeTopology((-1, 0, 1))) == hash(TreeTopology([-1, 0, 1]))
     assert TreeTopology([-1, 0, 1]) != TreeTopology([-1, 0, 0])
     assert TreeTopology([-1]) != (-1,)
 
@@ -77,7 +79,7 @@ def test_topologies_with_the_same_parents_are_equal_and_hash_alike():
 def test_parents_are_stored_as_int64_on_the_cpu():
     parents = TreeTopology(torch.tensor([-1, 0], dtype=torch.int32)).parents
 
-    assert (torch.int64, "cpu") == (parents.dtype, parents.device.type)
+    assert (parents.dtype, parents.device.type) == (torch.int64, "cpu")
 
 
 @pytest.mark.usefixtures("_unchecked_types")
