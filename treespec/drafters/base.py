@@ -50,6 +50,7 @@ class Round:
     output: TargetOutput
 
 
+@runtime_checkable
 class DraftSession(Protocol):
     """A drafter's state for one call of `generate`; rows are the rows still being decoded."""
 
