@@ -29,16 +29,14 @@ def token_trees(
 
     Scores are multiples of 1/4, so that ties are common and sums are exact.
     """
-    size = draw(st.integers(1, max_size))
     parents, tokens, scores = [-1], [draw(_tokens(vocab_size)) if root is None else root], [0.0]
-    for _ in range(1, size):
-        parent = draw(st.integers(0, len(parents) - 1))
-        token = draw(_tokens(vocab_size))
-        if (parent, token) in zip(parents, tokens, strict=True):
-            continue
-        parents.append(parent)
-        tokens.append(token)
-        scores.append(scores[parent] - draw(st.integers(0, 8)) / 4)
+    nodes = st.tuples(st.integers(0, max_size - 1), _tokens(vocab_size), st.integers(0, 8))
+    for place, token, quarters in draw(st.lists(nodes, max_size=max_size - 1)):
+        parent = place % len(parents)
+        if (parent, token) not in zip(parents, tokens, strict=True):
+            parents.append(parent)
+            tokens.append(token)
+            scores.append(scores[parent] - quarters / 4)
     return TokenTree.from_lists(parents, tokens, draw=draw(st.sampled_from(draws)), scores=scores)
 
 

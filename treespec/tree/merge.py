@@ -5,12 +5,13 @@ node. Trees of different drafters are made comparable by their scores, so that t
 whichever node is most likely accepted, whoever proposed it. See docs/math/trees.md.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from treespec.errors import ConfigError, InvalidTreeError
 from treespec.tree.token_tree import TokenTree
+
+_ROUNDING = 1e-4  # by how much float32 sums may lift a score above the parent's
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +57,8 @@ def merge(trees: Sequence[TokenTree], *, budget: int, width: int | None = None) 
         width: most children of a node, None for no bound.
 
     Raises:
-        InvalidTreeError: if there is no input, roots differ, an input has no scores or NaN among
-            them, or was drawn by sampling.
+        InvalidTreeError: if there is no input, roots differ, an input has no scores, scores a
+            node above its parent, or was drawn by sampling.
         ConfigError: if a bound is negative.
     """
     for name, bound in (("budget", budget), ("width", width)):
@@ -95,11 +96,19 @@ def _common_draw(trees: Sequence[TokenTree]) -> str:
 
 
 def _checked_scores(source: int, tree: TokenTree) -> list[float]:
+    """The scores of an input, none above its parent's, which ranking relies on."""
     if tree.scores is None:
         raise InvalidTreeError(f"tree {source} has no scores, by which merging ranks nodes")
     scores: list[float] = tree.scores.tolist()
-    if any(score != score for score in scores):
-        raise InvalidTreeError(f"tree {source} has NaN among its scores")
+    scores[0] = 0.0
+    for node, parent in enumerate(tree.topology.parent_list[1:], start=1):
+        if not scores[node] <= scores[parent] + _ROUNDING:  # true for NaN too
+            raise InvalidTreeError(
+                f"tree {source} scores node {node} with {scores[node]}, but its parent {parent} "
+                f"with {scores[parent]}; scores are for the path down to a node, which is accepted "
+                "at most as often as its parent"
+            )
+        scores[node] = min(scores[node], scores[parent])
     return scores
 
 
@@ -110,7 +119,8 @@ class _Union:
         self.parents = [-1]
         self.tokens = [root]
         self.sources = [0]
-        self.gains = [0.0]  # log of the highest estimate that a node is accepted if its parent is
+        self.scores = [0.0]
+        self.depths = [0]
         self.index: dict[tuple[int, int], int] = {}  # (parent, token) -> node
         self.places: list[list[int]] = [[] for _ in range(num_sources)]
         self.origins: list[dict[int, int]] = [{0: 0} for _ in range(num_sources)]
@@ -122,36 +132,30 @@ class _Union:
         bit = 1 << source
         own_parents, tokens = tree.topology.parent_list, tree.token_list
         for own in range(1, len(tokens)):
-            own_parent = own_parents[own]
-            parent, token = places[own_parent], tokens[own]
-            score, parent_score = scores[own], scores[own_parent]
-            gain = score - parent_score if parent_score > -math.inf else -math.inf
+            own_parent, token, score = own_parents[own], tokens[own], scores[own]
+            parent = places[own_parent]
             node = self.index.setdefault((parent, token), len(self.parents))
             if node == len(self.parents):
                 self.parents.append(parent)
                 self.tokens.append(token)
+                self.depths.append(self.depths[parent] + 1)
                 self.sources.append(bit)
-                self.gains.append(min(gain, 0.0))
+                self.scores.append(score)
             else:
                 self.sources[node] |= bit
-                self.gains[node] = max(self.gains[node], min(gain, 0.0))
+                self.scores[node] = max(self.scores[node], score)
             places.append(node)
             if node not in origins and origins.get(parent) == own_parent:
                 origins[node] = own
 
     def best(self, budget: int, width: int | None, draw: str) -> Merged:
-        """The best nodes as a tree: no node outscores its parent, so they are connected."""
-        scores, depths = [0.0], [0]
-        for parent, gain in zip(self.parents[1:], self.gains[1:], strict=True):
-            scores.append(scores[parent] + gain)
-            depths.append(depths[parent] + 1)
-        ranking = sorted(
-            range(1, len(scores)), key=lambda node: (-scores[node], depths[node], node)
-        )
+        """The best nodes as a tree: parents rank before children, so they are connected."""
+        parents, scores, depths = self.parents, self.scores, self.depths
+        ranking = sorted(range(1, len(scores)), key=lambda v: (-scores[v], depths[v], v))
         kept = [0, *self._narrowed(ranking, width)[:budget]]
         renumbered = {node: place for place, node in enumerate(kept)}
         tree = TokenTree.from_lists(
-            [-1, *(renumbered[self.parents[node]] for node in kept[1:])],
+            [-1, *(renumbered[parents[node]] for node in kept[1:])],
             [self.tokens[node] for node in kept],
             draw=draw,
             scores=[scores[node] for node in kept],
