@@ -9,7 +9,8 @@ from treespec.attention import LayerKind, require_implementation
 from treespec.cache import layers_of
 from treespec.errors import UnsupportedTargetError
 
-_KEPT_LAYERS = ("DynamicLayer", "DynamicSlidingWindowLayer")
+# A dummy layer stores nothing: it reads the keys and values of another layer, in the same forward.
+_KEPT_LAYERS = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
 _SWITCHING_ROPE = ("dynamic", "longrope")
 
 
