@@ -59,8 +59,11 @@ __all__ = [
     "UnsupportedOptionError",
     "UnsupportedTargetError",
     "Verifier",
+    "__version__",
     "default_drafter",
     "grow",
     "row_seed",
     "self_check",
 ]
+
+__version__ = "0.1.0"
