@@ -56,6 +56,8 @@ class TreeGenerate:
 
     Attributes:
         last_output: what the last call produced; None before the first.
+        rows: its rows.
+        temperature: its temperature; 0 when greedy.
     """
 
     def __init__(
@@ -69,6 +71,8 @@ class TreeGenerate:
         self._streamer = streamer
         self._seed = seed
         self.last_output: TreeOutput | None = None
+        self.rows: list[Row] = []
+        self.temperature = 0.0
 
     def __call__(
         self,
@@ -100,7 +104,8 @@ class TreeGenerate:
         cache = self._cache(rows, real, generation_config, model_arguments)
         stream = RowStreamer(self._streamer, len(rows), options.pad_id(generation_config))
         stream.put_prompt(block)
-        self._decoder.run(rows, cache, stream, temperature=_temperature(generation_config))
+        self.rows, self.temperature = rows, _temperature(generation_config)
+        self._decoder.run(rows, cache, stream, temperature=self.temperature)
         stream.end()
         sequences = _assemble(block, rows, options.pad_id(generation_config)).to(input_ids.device)
         self.last_output = TreeOutput(sequences=sequences, stats=[row.stats() for row in rows], seeds=seeds)
