@@ -1,0 +1,45 @@
+"""The command line, `treespec`: one module per command."""
+
+from typing import Annotated
+
+import typer
+
+from treespec import __version__
+from treespec.cli.check import check
+from treespec.cli.demo import demo
+from treespec.cli.generate import generate
+
+app = typer.Typer(
+    name="treespec",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(demo)
+app.command()(generate)
+app.command()(check)
+
+
+def _show_version(wanted: bool) -> bool:
+    """Show the version and end where `wanted`; else hand the value on."""
+    if wanted:
+        typer.echo(f"treespec {__version__}")
+        raise typer.Exit
+    return wanted
+
+
+@app.callback()
+def main(
+    show_version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Tree-attention speculative decoding for any transformers causal LM.
+
+    Decodes several guessed continuations in one forward of the model and keeps the longest one
+    that the model agrees with. The text is the one that plain decoding gives.
+    """
