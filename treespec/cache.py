@@ -190,7 +190,7 @@ class TreeCache:
         stored, length = self._layers[index], self.lengths[row]
         return stored.keys[row, :, :length], stored.values[row, :, :length]
 
-    def load(self, foreign: Cache, columns: Sequence[Int[Tensor, " L"]]) -> None:
+    def load(self, foreign: Cache, columns: Sequence[Int[Tensor, " _L"]]) -> None:
         """Copy what another cache holds of the prompts; it is not changed and not referred to.
 
         Args:

@@ -87,7 +87,7 @@ class Target:
     def prefill(
         self,
         cache: TreeCache,
-        prompts: Sequence[Int[Tensor, " L"]],
+        prompts: Sequence[Int[Tensor, " _L"]],
         *,
         taps: Sequence[int] = (),
         top: int = 0,

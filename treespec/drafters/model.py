@@ -66,7 +66,7 @@ class ModelDrafter:
         self.least_gain = least_gain
         self._tokenizers_compared = tokenizer is not None and target_tokenizer is not None
 
-    def begin(self, prompts: Sequence[Int[Tensor, " L"]], context: DraftContext) -> "ModelDraftSession":
+    def begin(self, prompts: Sequence[Int[Tensor, " _L"]], context: DraftContext) -> "ModelDraftSession":
         """See `Drafter.begin`.
 
         Raises:
@@ -90,7 +90,7 @@ class ModelDraftSession:
     """
 
     def __init__(
-        self, drafter: ModelDrafter, prompts: Sequence[Int[Tensor, " L"]], context: DraftContext
+        self, drafter: ModelDrafter, prompts: Sequence[Int[Tensor, " _L"]], context: DraftContext
     ) -> None:
         self._target = drafter.target
         self._least_gain = drafter.least_gain
@@ -144,7 +144,7 @@ class ModelDraftSession:
             budget=limits.budget if depth else 0, depth=depth, width=limits.width, topology=None
         )
 
-    def _read(self, asked: Sequence[bool]) -> list[Float[Tensor, "M V"]]:
+    def _read(self, asked: Sequence[bool]) -> list[Float[Tensor, "_M _V"]]:
         """Run what rows that are to draft have not read; logits `[1, V]` of their roots."""
         texts = [
             self._readable(unread) if wanted else torch.empty(0, dtype=torch.int64)
@@ -185,7 +185,7 @@ class ModelDraftSession:
 
     def extend(
         self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]], slots: Sequence[Mapping[int, int]]
-    ) -> list[Float[Tensor, "F V"]]:
+    ) -> list[Float[Tensor, "_F V"]]:
         """Run the frontier nodes of every row in one forward; their logits."""
         nodes = [
             _new_nodes(tree, frontier, ran) for tree, frontier, ran in zip(trees, frontiers, slots, strict=True)
@@ -204,7 +204,7 @@ class _ModelExpander:
     def __init__(
         self,
         session: ModelDraftSession,
-        root_logits: Sequence[Float[Tensor, "M V"]],
+        root_logits: Sequence[Float[Tensor, "_M _V"]],
         limits: Sequence[TreeLimits],
     ) -> None:
         self._session = session
