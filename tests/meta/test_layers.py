@@ -17,6 +17,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("rows", "streaming"),
     ("hook",),
     ("decoder",),
+    ("audit",),
     ("__init__",),
     ("heads",),
     ("training",),
