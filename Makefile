@@ -32,7 +32,7 @@ test-full: lint types $(INSTALLED)  ## Every test, also the slow ones, those wit
 	$(MAKE) test-oldest docs
 
 test-oldest: $(INSTALLED_OLDEST)  ## A selection of the tests on the oldest supported transformers
-	$(VENV_OLDEST)/bin/python -m pytest -m "oldest and not models and not gpu"
+	$(VENV_OLDEST)/bin/python -m pytest -m "oldest and not slow and not models and not gpu"
 
 lint: $(INSTALLED)  ## Check style, format and spelling
 	$(BIN)/ruff check .
