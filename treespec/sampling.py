@@ -16,6 +16,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _WORD = (1 << 64) - 1
+_DRAFT_STREAM = 0xD1B54A32D192ED03
 
 
 def _signed(value: int) -> int:
@@ -47,6 +48,16 @@ def row_seed(seed: int, row: int) -> int:
     if row == 0:
         return seed
     return _signed(_mix(_mix(seed) + row * _GOLDEN))
+
+
+def node_seed(seed: int, root_position: int, node: int) -> int:
+    """Seed of what a drafter draws at one node of one step, apart from the noise of `gumbel`.
+
+    A rule that samples must not see the noise its candidates were drawn with, and no two nodes or
+    steps may share theirs.
+    """
+    word = _mix(_mix(seed) ^ _DRAFT_STREAM)
+    return _signed(_mix(_mix(word + (root_position + 1) * _GOLDEN) + (node + 1) * _GOLDEN))
 
 
 def gumbel(seed: int, position: int, tokens: Int[Tensor, "..."]) -> Float[Tensor, "..."]:

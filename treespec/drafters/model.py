@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from transformers import PreTrainedModel
 
 from treespec.attention import NewNodes
 from treespec.drafters.base import DraftContext, Round
+from treespec.drafters.drawing import Drawn, Place, draw_children, paths_topology
 from treespec.errors import ConfigError, DrafterError
 from treespec.target import Target
 from treespec.tree.growth import NO_CANDIDATES, Candidates, Grown, GrowingTree, grow
@@ -33,7 +35,8 @@ class ModelDrafter:
         tokenizer: its tokenizer.
         target_tokenizer: the target's. With both given their vocabularies are compared; without,
             only the numbers of logits are.
-        draw: how to draw siblings, one of `draws`; None leaves the choice to the verifier.
+        draw: how to draw siblings: "shared", "topk", "swor", "iid" or "iid_paths"; None leaves the
+            choice to the verifier.
         least_gain: go one level deeper only while the draft model itself expects at least this
             many more accepted tokens from it, in [0, 1].
 
@@ -54,7 +57,7 @@ class ModelDrafter:
         draw: str | None = None,
         least_gain: float = 0.1,
     ) -> None:
-        known = ("shared", "topk")
+        known = ("shared", "topk", "swor", "iid", "iid_paths")
         if draw is not None and draw not in known:
             raise ConfigError(f"draw is {draw!r}; ModelDrafter draws siblings by {', '.join(known)}")
         if not 0 <= least_gain <= 1:
@@ -105,14 +108,28 @@ class ModelDraftSession:
         """See `DraftSession.propose`."""
         limits = [self._within_context(row, limit) for row, limit in enumerate(limits)]
         asked = [limit.budget > 0 for limit in limits]
+        if self._context.draw == "iid_paths":
+            limits = [_with_paths(limit) for limit in limits]
         roots = [unread[-1] for unread in self._unread]
-        logits = self._read(asked)
-        expander = _ModelExpander(self, logits, limits)
+        expander = _ModelExpander(self, self._read(asked), limits)
         grown = grow(expander, roots, limits, draw=self._context.draw)
         self._expansions = [
             _Expansion(one, slots) for one, slots in zip(grown, expander.slots, strict=True)
         ]
-        return [one.tree for one in grown]
+        return [
+            self._with_laws(one, laws) for one, laws in zip(grown, expander.laws, strict=True)
+        ]
+
+    def _with_laws(self, grown: Grown, laws: Mapping[int, Float[Tensor, " _V"]]) -> TokenTree:
+        """The tree with the laws that its nodes' children were drawn from, if it needs them."""
+        if not laws or len(grown.tree) == 1:
+            return grown.tree
+        device = next(iter(laws.values())).device
+        probs = torch.zeros(len(grown.tree), self._context.vocab_size, device=device)
+        for node, origin in enumerate(grown.origins):
+            if origin in laws:
+                probs[node, : self._vocab_size] = laws[origin]
+        return replace(grown.tree, draft_probs=probs)
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """See `DraftSession.observe`; what this session ran itself of the accepted path it keeps."""
@@ -136,13 +153,7 @@ class ModelDraftSession:
         most = self._target.max_positions
         if most is None:
             return limits
-        left = most - self._cache.lengths[row] - len(self._unread[row])
-        if left >= limits.depth:
-            return limits
-        depth = max(left, 0)
-        return TreeLimits(
-            budget=limits.budget if depth else 0, depth=depth, width=limits.width, topology=None
-        )
+        return limits.cut(most - self._cache.lengths[row] - len(self._unread[row]))
 
     def _read(self, asked: Sequence[bool]) -> list[Float[Tensor, "_M _V"]]:
         """Run what rows that are to draft have not read; logits `[1, V]` of their roots."""
@@ -163,25 +174,23 @@ class ModelDraftSession:
         text = torch.tensor(tokens, dtype=torch.int64)
         return text.masked_fill_(text >= self._target.vocab_size, 0)
 
-    def candidates(
-        self, row: int, logits: Float[Tensor, "F V"], depths: Sequence[int], width: int
-    ) -> list[Candidates]:
-        """Best children of nodes with these logits; node i stands at depth `depths[i]`."""
-        values = logits[:, : self._vocab_size].float()
-        noise, temperature = self._noises[row], self._context.temperature
-        if self._context.draw == "shared" and not noise.is_zero:
-            values = values / temperature
-            root_position = self._cache.lengths[row] - 1
-            for depth in set(depths):
-                nodes = [node for node, d in enumerate(depths) if d == depth]
-                position = root_position + depth + 1
-                values[nodes] += noise.row(position, self._vocab_size, values.device)
-        log_probs = values - values.logsumexp(dim=-1, keepdim=True)
-        best = log_probs.topk(min(width, self._vocab_size), dim=-1)
-        return [
-            Candidates(tokens, scores)
-            for tokens, scores in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
+    def children(
+        self, row: int, logits: Float[Tensor, "F V"], tree: GrowingTree, nodes: Sequence[int], width: int
+    ) -> Drawn:
+        """Children of nodes with these logits."""
+        place = Place(
+            noise=self._noises[row],
+            root_position=self._cache.lengths[row] - 1,
+            nodes=nodes,
+            depths=[tree.depths[node] for node in nodes],
+        )
+        return draw_children(
+            logits[:, : self._vocab_size],
+            place,
+            draw=self._context.draw,
+            temperature=self._context.temperature,
+            width=width,
+        )
 
     def extend(
         self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]], slots: Sequence[Mapping[int, int]]
@@ -211,6 +220,7 @@ class _ModelExpander:
         self._root_logits = root_logits
         self._limits = limits
         self.slots: list[dict[int, int]] = [{} for _ in limits]  # growing node -> place in scratch
+        self.laws: list[dict[int, Float[Tensor, " _V"]]] = [{} for _ in limits]  # growing node -> law
 
     def expand(
         self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]]
@@ -244,9 +254,10 @@ class _ModelExpander:
     ) -> list[Candidates]:
         if not nodes:
             return [NO_CANDIDATES] * len(frontier)
-        return self._session.candidates(
-            row, logits, [tree.depths[node] for node in nodes], self._limits[row].width
-        )
+        drawn = self._session.children(row, logits, tree, nodes, self._limits[row].width)
+        if drawn.laws is not None:
+            self.laws[row].update(zip(nodes, drawn.laws, strict=True))
+        return drawn.candidates
 
     def _worth_it(self, tree: GrowingTree, frontier: Sequence[int]) -> bool:
         return sum(math.exp(tree.scores[node]) for node in frontier) >= self._session.least_gain
@@ -260,16 +271,37 @@ class _Expansion:
         self._slots = slots
 
     def follow(self, accepted: Sequence[int]) -> list[int]:
-        """Scratch places of the accepted tokens, as far as the draft model ran them."""
-        tree, node, path = self._grown.tree, 0, []
+        """Scratch places of the accepted tokens, as far as the draft model ran them.
+
+        Siblings drawn with replacement may be equal, so all nodes that carry the text are followed.
+        """
+        tree, origins = self._grown.tree, self._grown.origins
+        alive: dict[int, list[int]] = {0: []}
+        longest: list[int] = []
         for token in accepted:
-            children = tree.topology.children[node]
-            node = next((child for child in children if tree.token_list[child] == token), -1)
-            place = self._slots.get(self._grown.origins[node]) if node > 0 else None
-            if place is None:
+            alive = {
+                child: [*path, self._slots[origins[child]]]
+                for node, path in alive.items()
+                for child in tree.topology.children[node]
+                if tree.token_list[child] == token and origins[child] in self._slots
+            }
+            if not alive:
                 break
-            path.append(place)
-        return path
+            longest = next(iter(alive.values()))
+        return longest
+
+
+def _with_paths(limits: TreeLimits) -> TreeLimits:
+    """Limits that ask for whole paths, which is what "iid_paths" means."""
+    if limits.topology is not None or limits.budget == 0:
+        return limits
+    topology = paths_topology(limits)
+    return TreeLimits(
+        budget=len(topology) - 1,
+        depth=topology.max_depth,
+        width=len(topology.children[0]),
+        topology=topology,
+    )
 
 
 def _new_nodes(tree: GrowingTree, frontier: Sequence[int], ran: Mapping[int, int]) -> NewNodes:

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from treespec.errors import DrafterError
 from treespec.tree.shapes import TreeLimits
 from treespec.tree.token_tree import TokenTree
 from treespec.tree.topology import TreeTopology
@@ -24,10 +23,11 @@ class Candidates:
     """Possible children of one node, most promising first.
 
     Attributes:
-        tokens: distinct token ids.
+        tokens: token ids, distinct unless drawn with replacement.
         log_probs: for each the logarithm of the estimate that it is accepted, given that the node
             is; not increasing, at most 0 (a higher value counts as 0). One that is -inf or NaN
-            ends the list.
+            ends the list. For sampled tokens, which stand in draw order, the logarithm of the
+            probability that the draft gives the token.
     """
 
     tokens: Sequence[int]
@@ -35,6 +35,11 @@ class Candidates:
 
 
 NO_CANDIDATES = Candidates((), ())
+
+# How likely a sampled first child is taken to be accepted; any value keeps the rules exact, a higher
+# one grows deeper and narrower trees.
+_SLOT_ACCEPTANCE = 0.8
+_LEAST_MASS = 1e-6
 
 
 class GrowingTree:
@@ -101,18 +106,10 @@ def grow(
         roots: token of each row's root.
         limits: each row's bounds; a topology in them is filled rank by rank instead.
         draw: how the expander's candidates come about. Best-first growth drops tokens by their
-            score, which only "shared" and "topk" allow.
+            score under "shared" and "topk"; sampled tokens are never dropped, see `_SlotRow`.
         source: bit mask written for the drafted nodes.
-
-    Raises:
-        DrafterError: if sampled siblings would have to be grown best-first.
     """
-    if draw not in ("shared", "topk") and any(limit.topology is None for limit in limits):
-        raise DrafterError(
-            f"siblings drawn {draw!r} cannot be grown best-first: dropping a sampled token for its "
-            'score biases the output; fill a static topology, or draw "shared" or "topk"'
-        )
-    rows = [_row(root, limit) for root, limit in zip(roots, limits, strict=True)]
+    rows = [_row(root, limit, draw) for root, limit in zip(roots, limits, strict=True)]
     while any(row.frontier for row in rows):
         found = expander.expand([row.tree for row in rows], [row.frontier for row in rows])
         for row, candidates in zip(rows, found, strict=True):
@@ -121,11 +118,12 @@ def grow(
     return [_finish(row, draw, source) for row in rows]
 
 
-def _row(root: int, limits: TreeLimits) -> "_BestFirstRow | _StaticRow":
-    """The growth of one row that its limits ask for."""
-    if limits.topology is None:
-        return _BestFirstRow(root, limits)
-    return _StaticRow(root, limits.topology)
+def _row(root: int, limits: TreeLimits, draw: str) -> "_BestFirstRow | _StaticRow | _SlotRow":
+    """The growth of one row that its limits and its draw ask for."""
+    sampled = draw not in ("shared", "topk")
+    if limits.topology is not None:
+        return _StaticRow(root, limits.topology, sampled=sampled)
+    return _SlotRow(root, limits) if sampled else _BestFirstRow(root, limits)
 
 
 class _BestFirstRow:
@@ -172,8 +170,9 @@ class _BestFirstRow:
 class _StaticRow:
     """Growth of one row into a given topology, rank by rank."""
 
-    def __init__(self, root: int, topology: TreeTopology) -> None:
+    def __init__(self, root: int, topology: TreeTopology, *, sampled: bool) -> None:
         self.tree = GrowingTree(root)
+        self.sampled = sampled
         self.children = topology.children
         self.places = [0]  # for each node its node in the topology
         self.frontier = [0] if self.children[0] else []
@@ -186,8 +185,8 @@ class _StaticRow:
             for place, token, log_prob in zip(places, found.tokens, found.log_probs, strict=False):
                 if not log_prob > -math.inf:  # false for NaN too
                     break
-                score = self.tree.scores[parent] + min(log_prob, 0.0)
-                node = self.tree.add(parent, token, score)
+                worth = math.log(_SLOT_ACCEPTANCE) if self.sampled else min(log_prob, 0.0)
+                node = self.tree.add(parent, token, self.tree.scores[parent] + worth)
                 self.places.append(place)
                 if self.children[place]:
                     added.append(node)
@@ -198,7 +197,63 @@ class _StaticRow:
         return list(range(1, len(self.tree)))
 
 
-def _finish(row: _BestFirstRow | _StaticRow, draw: str, source: int) -> Grown:
+class _SlotRow:
+    """Growth of one row whose tokens are sampled: places are chosen, then their tokens drawn.
+
+    Dropping a drawn token for its score would bias the output (docs/math/trees.md), so what
+    competes for the budget is the *slot* of a node's next child, scored by the parent's score and
+    the draft's mass not yet drawn there. Every level gets its share of what is left of the budget.
+    """
+
+    def __init__(self, root: int, limits: TreeLimits) -> None:
+        self.tree = GrowingTree(root)
+        self.limits = limits
+        self.levels_left = limits.depth
+        self.frontier = [0] if limits.budget > 0 and limits.depth > 0 else []
+        self.slots: list[tuple[float, int]] = []  # heap of (-score, parent)
+        self.draws: dict[int, Candidates] = {}
+        self.drawn: dict[int, list[int]] = {}  # parent -> its children's tokens
+
+    def add_level(self, candidates: Sequence[Candidates]) -> None:
+        """Open the frontier's slots and draw this level's share of tokens into the best of all."""
+        for node, found in zip(self.frontier, candidates, strict=True):
+            self.draws[node], self.drawn[node] = found, []
+            self._open_slot(node)
+        left = self.limits.budget - (len(self.tree) - 1)
+        added = []
+        for _ in range(math.ceil(left / self.levels_left)):
+            if not self.slots:
+                break
+            negative, parent = heapq.heappop(self.slots)
+            token = self.draws[parent].tokens[len(self.drawn[parent])]
+            added.append(self.tree.add(parent, token, -negative))
+            self.drawn[parent].append(token)
+            self._open_slot(parent)
+        self.levels_left -= 1
+        depths = self.tree.depths
+        self.frontier = [
+            node for node in added if self.levels_left > 0 and depths[node] < self.limits.depth
+        ]
+
+    def _open_slot(self, parent: int) -> None:
+        """Let the next child of `parent` compete, if it can be drawn at all."""
+        found, drawn = self.draws[parent], self.drawn[parent]
+        if len(drawn) >= min(len(found.tokens), self.limits.width):
+            return
+        if not found.log_probs[len(drawn)] > -math.inf:
+            return
+        mass = dict(zip(drawn, found.log_probs, strict=False))
+        open_mass = 1.0 - sum(math.exp(log_prob) for log_prob in mass.values())
+        if open_mass > _LEAST_MASS:
+            score = self.tree.scores[parent] + math.log(_SLOT_ACCEPTANCE * min(open_mass, 1.0))
+            heapq.heappush(self.slots, (-score, parent))
+
+    def kept(self) -> list[int]:
+        """All nodes but the root: what was drawn stays."""
+        return list(range(1, len(self.tree)))
+
+
+def _finish(row: _BestFirstRow | _StaticRow | _SlotRow, draw: str, source: int) -> Grown:
     """The kept nodes as a tree, in order of creation."""
     origins = (0, *row.kept())
     renumbered = {origin: node for node, origin in enumerate(origins)}

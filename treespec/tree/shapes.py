@@ -25,6 +25,19 @@ class TreeLimits:
     width: int
     topology: TreeTopology | None = None
 
+    def cut(self, depth: int) -> "TreeLimits":
+        """The same limits down to at most `depth` levels."""
+        if depth >= self.depth:
+            return self
+        if depth <= 0:
+            return TreeLimits(budget=0, depth=0, width=self.width)
+        if self.topology is None:
+            return TreeLimits(budget=self.budget, depth=depth, width=self.width)
+        kept = [node for node, d in enumerate(self.topology.depth_list) if d <= depth]
+        renumbered = {-1: -1} | {node: place for place, node in enumerate(kept)}
+        topology = TreeTopology([renumbered[self.topology.parent_list[node]] for node in kept])
+        return TreeLimits(budget=len(kept) - 1, depth=depth, width=self.width, topology=topology)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestFirst:
