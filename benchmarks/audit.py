@@ -36,7 +36,11 @@ def main(
         decoders["model"] = TreeDecoder(target, ModelDrafter(draft), tree=shape)
     prompts = humaneval(data / "humaneval.jsonl", tokenizer, count)
     prompts += spec_bench(data / "spec_bench.jsonl", tokenizer, 1)[:count]
-    sampling = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {"do_sample": False}
+    sampling = (
+        {"do_sample": True, "temperature": temperature, "top_k": 0}
+        if temperature
+        else {"do_sample": False}
+    )
     for name, decoder in decoders.items():
         rows = tokens = ties = violations = 0
         for number, prompt in enumerate(prompts):
@@ -44,13 +48,17 @@ def main(
             rows, tokens = rows + found.rows, tokens + found.tokens
             ties, violations = ties + found.near_ties, violations + found.violations
             for one in found.divergences:
-                print(  # noqa: T201
-                    f"{name} prompt {number} ({prompt.category}) token {one.index}: gap {one.gap:.4f}, "
-                    f"tree forward moves it by {one.difference:.4f}, tolerance {one.tolerance:.4f}: "
+                print(
+                    f"{name} prompt {number} ({prompt.category}) token {one.index}: gap "
+                    f"{one.gap:.4f}, "
+                    f"tree forward moves it by {one.difference:.4f}, tolerance "
+                    f"{one.tolerance:.4f}: "
                     f"{'near-tie' if one.is_near_tie else 'VIOLATION'}",
                     flush=True,
                 )
-        print(f"{name}: {rows} rows, {tokens} equal tokens, {ties} near-ties, {violations} violations")  # noqa: T201
+        print(
+            f"{name}: {rows} rows, {tokens} equal tokens, {ties} near-ties, {violations} violations"
+        )
 
 
 if __name__ == "__main__":

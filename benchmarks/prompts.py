@@ -26,7 +26,10 @@ class Prompt:
 def chat_ids(tokenizer: Any, text: str) -> Tensor:
     """Token ids of one user turn, shape `[1, L]`."""
     return tokenizer.apply_chat_template(
-        [{"role": "user", "content": text}], add_generation_prompt=True, return_tensors="pt", return_dict=True
+        [{"role": "user", "content": text}],
+        add_generation_prompt=True,
+        return_tensors="pt",
+        return_dict=True,
     )["input_ids"]
 
 
@@ -37,7 +40,8 @@ def humaneval(path: Path, tokenizer: Any, count: int, *, start: int = 0) -> list
         Prompt(
             "humaneval",
             chat_ids(
-                tokenizer, f"Complete this Python function:\n```python\n{json.loads(line)['prompt']}```"
+                tokenizer,
+                f"Complete this Python function:\n```python\n{json.loads(line)['prompt']}```",
             ),
         )
         for line in lines

@@ -30,7 +30,7 @@ def main(
     """Print a line per prompt and a table by category."""
     tokenizer = AutoTokenizer.from_pretrained(model)
     target = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
-    print(threads())  # noqa: T201
+    print(threads())
     plain, tree = TreeDecoder(target, None), TreeDecoder(target)
     runs = {
         "plain": lambda ids, n: plain.generate(ids, max_new_tokens=n, do_sample=False),
@@ -44,9 +44,13 @@ def main(
         ),
     }
     chosen = methods.split(",")
-    work = [(prompt, code_tokens) for prompt in humaneval(data / "humaneval.jsonl", tokenizer, code)]
+    work = [
+        (prompt, code_tokens) for prompt in humaneval(data / "humaneval.jsonl", tokenizer, code)
+    ]
     if per_category:
-        work += [(p, tokens) for p in spec_bench(data / "spec_bench.jsonl", tokenizer, per_category)]
+        work += [
+            (p, tokens) for p in spec_bench(data / "spec_bench.jsonl", tokenizer, per_category)
+        ]
     for name in chosen:
         runs[name](work[0][0].input_ids, 8)
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -62,10 +66,10 @@ def main(
             line.append(f"{name} {emitted} tokens {took:.1f} s")
             if name == "tree":
                 line.append(f"acceptance length {output.stats[0].acceptance_length:.2f}")
-        print(f"{prompt.category}: {', '.join(line)}", flush=True)  # noqa: T201
+        print(f"{prompt.category}: {', '.join(line)}", flush=True)
     for category, seconds in spent.items():
         ratios = ", ".join(f"{name} {seconds['plain'] / seconds[name]:.2f} x" for name in chosen)
-        print(f"{category}: {ratios}")  # noqa: T201
+        print(f"{category}: {ratios}")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 python benchmarks/step.py MODEL [--prefixes 256,1024,4096] [--nodes 32] [--repeats 15]
 
-Both run in one process, interleaved, on caches of the same length; medians and their ratio are printed.
+Both run in one process, interleaved, on caches of the same length; medians and their ratio are
+printed.
 The bare forward gets a ready mask and ready ids and leaves the cache as it was.
 """
 
@@ -15,7 +16,7 @@ import typer
 from prompts import threads
 from transformers import AutoModelForCausalLM
 
-from treespec import BestFirst, DraftContext, Round, TreeLimits, default_drafter
+from treespec import BestFirst, DraftContext, Round, default_drafter
 from treespec.attention import NewNodes, build_masks
 from treespec.sampling import RowNoise
 from treespec.target import Target, TargetOutput
@@ -33,8 +34,12 @@ def elapsed_s(work: Callable[[], object]) -> float:
 
 def random_tree(nodes: int, vocab_size: int, generator: torch.Generator) -> TokenTree:
     """A tree whose nodes hang from random earlier ones."""
-    parents = [-1] + [int(torch.randint(max(0, n - 4), n, (), generator=generator)) for n in range(1, nodes)]
-    return TokenTree.from_lists(parents, torch.randint(vocab_size, (nodes,), generator=generator).tolist())
+    parents = [-1] + [
+        int(torch.randint(max(0, n - 4), n, (), generator=generator)) for n in range(1, nodes)
+    ]
+    return TokenTree.from_lists(
+        parents, torch.randint(vocab_size, (nodes,), generator=generator).tolist()
+    )
 
 
 @torch.no_grad()
@@ -85,13 +90,21 @@ def measure(target: Target, prefix: int, nodes: int, repeats: int) -> dict[str, 
         cache.lengths = [prefix]
         return outputs
 
-    times: dict[str, list[float]] = {"bare": [], "step": [], "accept": [], "propose": [], "observe": []}
+    times: dict[str, list[float]] = {
+        "bare": [],
+        "step": [],
+        "accept": [],
+        "propose": [],
+        "observe": [],
+    }
     limits = [BestFirst(budget=nodes - 1).limits(depth=nodes)]
     for repeat in range(repeats + 2):
         bare_s, step_s = elapsed_s(bare), elapsed_s(step)
         outputs = step()
         accept_s = elapsed_s(
-            lambda logits=outputs[0].logits: Gumbel().accept([tree], [logits], [RowNoise(None)], [prefix])
+            lambda logits=outputs[0].logits: Gumbel().accept(
+                [tree], [logits], [RowNoise(None)], [prefix]
+            )
         )
         proposed: list[TokenTree] = []
         propose_s = elapsed_s(lambda kept=proposed: kept.extend(session.propose(limits)))
@@ -100,7 +113,9 @@ def measure(target: Target, prefix: int, nodes: int, repeats: int) -> dict[str, 
         seen = Round(proposed[0], following, TargetOutput(outputs[0].logits[:size]))
         observe_s = elapsed_s(lambda one=seen: session.observe([one]))
         if repeat >= 2:
-            for name, value in zip(times, (bare_s, step_s, accept_s, propose_s, observe_s), strict=True):
+            for name, value in zip(
+                times, (bare_s, step_s, accept_s, propose_s, observe_s), strict=True
+            ):
                 times[name].append(value)
     return {name: statistics.median(values) for name, values in times.items()}
 
@@ -108,11 +123,11 @@ def measure(target: Target, prefix: int, nodes: int, repeats: int) -> dict[str, 
 def main(model: str, prefixes: str = "256,1024,4096", nodes: int = 32, repeats: int = 15) -> None:
     """Print a line per prefix length."""
     target = Target(AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16))
-    print(threads())  # noqa: T201
+    print(threads())
     for prefix in (int(part) for part in prefixes.split(",")):
         took = measure(target, prefix, nodes, repeats)
         whole = took["step"] + took["accept"] + took["propose"] + took["observe"]
-        print(  # noqa: T201
+        print(
             f"prefix {prefix}: bare {took['bare'] * 1e3:.1f} ms, prepare+score+commit "
             f"{took['step'] * 1e3:.1f} ms = {took['step'] / took['bare']:.3f} x; accept "
             f"{took['accept'] * 1e3:.1f}, propose {took['propose'] * 1e3:.1f}, observe "

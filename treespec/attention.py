@@ -43,7 +43,8 @@ class NewNodes:
     Attributes:
         tokens: their ids, shape `[N]`, on the CPU.
         depths: their distance from the end of the prefix, shape `[S N]`, for the S nodes that are
-            already in the cache's scratch room and the N new ones: position = prefix length + depth.
+            already in the cache's scratch room and the N new ones: position = prefix length +
+            depth.
         visible: which of the S + N nodes each new node sees, shape `[N, S N]`.
     """
 
@@ -80,11 +81,15 @@ def visibility(
         sees[:new, prefix : prefix + nodes] = row.visible
         if kind.window is not None or kind.chunk is not None:
             positions = torch.cat([torch.arange(prefix), row.depths + prefix])
-            sees[:new, : prefix + nodes] &= _reach(positions[prefix + nodes - new :], positions, kind)
+            sees[:new, : prefix + nodes] &= _reach(
+                positions[prefix + nodes - new :], positions, kind
+            )
     return mask
 
 
-def _reach(query: Int[Tensor, " N"], key: Int[Tensor, " K"], kind: LayerKind) -> Bool[Tensor, "N K"]:
+def _reach(
+    query: Int[Tensor, " N"], key: Int[Tensor, " K"], kind: LayerKind
+) -> Bool[Tensor, "N K"]:
     """Which key positions are near enough for each query position."""
     query, key = query[:, None], key[None, :]
     near = torch.ones(query.shape[0], key.shape[1], dtype=torch.bool)
@@ -98,7 +103,9 @@ def _reach(query: Int[Tensor, " N"], key: Int[Tensor, " K"], kind: LayerKind) ->
 def encode(
     visible: Bool[Tensor, "B N KV"], implementation: str, dtype: torch.dtype, device: torch.device
 ) -> Mask:
-    """The mask as `implementation` takes it: additive for eager, boolean for sdpa, a BlockMask for flex.
+    """The mask as `implementation` takes it.
+
+    Additive for eager, boolean for sdpa, a BlockMask for flex.
 
     Eager attention adds whatever it is given, so that a boolean mask would shift logits by one
     instead of hiding anything.
@@ -129,7 +136,9 @@ def build_masks(
 ) -> LayerMasks:
     """Masks of one forward: one for all layers, or one per layer type where there are several."""
     masks = {
-        kind.name: encode(visibility(rows, prefix_lengths, kv_length, kind), implementation, dtype, device)
+        kind.name: encode(
+            visibility(rows, prefix_lengths, kv_length, kind), implementation, dtype, device
+        )
         for kind in kinds
     }
     return masks if len(masks) > 1 else masks[kinds[0].name]
@@ -143,8 +152,10 @@ def require_implementation(implementation: str | None, model_class: str) -> str:
     """
     if implementation not in IMPLEMENTATIONS:
         raise UnsupportedTargetError(
-            f"{model_class} runs attention through {implementation!r}, which cannot take the mask of a "
-            f"token tree; load it with attn_implementation= one of {', '.join(IMPLEMENTATIONS)}, or "
+            f"{model_class} runs attention through {implementation!r}, which cannot take the mask "
+            f"of a "
+            f"token tree; load it with attn_implementation= one of {', '.join(IMPLEMENTATIONS)}, "
+            f"or "
             "call model.set_attn_implementation('sdpa')"
         )
     return implementation

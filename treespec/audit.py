@@ -1,4 +1,4 @@
-"""Losslessness audit: where tree decoding and plain decoding part, and whether a near-tie explains it.
+"""Losslessness audit: where tree and plain decoding part, and whether a near-tie explains it.
 
 In float32 the two agree token for token. In low precision a forward over many nodes and one over a
 single token round differently, so that where the target's two best scores are within rounding of
@@ -10,6 +10,7 @@ moves it, tells a near-tie from a fault.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -107,7 +108,7 @@ def audit(
     input_ids: Int[Tensor, "B W"],
     *,
     seed: int = 0,
-    **arguments: object,
+    **arguments: Any,
 ) -> Audit:
     """Decode prompts plainly and with `decoder`, and explain where the texts part.
 
@@ -121,7 +122,7 @@ def audit(
     runs = []
     for one in (plain, decoder):
         hook = one.hook(seed=seed)
-        decoder.target.model.generate(input_ids, custom_generate=hook, **arguments)
+        hook.call(input_ids, **arguments)
         runs.append(hook)
     return compare(
         decoder.target,
@@ -145,7 +146,9 @@ def _explain(
     for shape in (root, spread):
         logits.append(_fresh_logits(target, text, shape))
         scores = plain.process(history, root, logits[-1][:1])[0]
-        scores = scores[chosen] + plain.noise.at(len(text), torch.tensor(chosen, device=scores.device))
+        scores = scores[chosen] + plain.noise.at(
+            len(text), torch.tensor(chosen, device=scores.device)
+        )
         gaps.append(float(scores[0] - scores[1]))
     return Divergence(
         row=index,

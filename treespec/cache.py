@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from transformers import PreTrainedConfig
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer
 
 from treespec.errors import TreespecError
@@ -44,8 +45,11 @@ class _TreeLayer(CacheLayerMixin):
     is_compileable = False
     is_croppable = False
 
+    keys: Tensor
+    values: Tensor
+
     def __init__(self, writing: _Writing) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._writing = writing
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -57,7 +61,7 @@ class _TreeLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *_args: object, **_kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Write the new tokens of every row at its own start; see all slots up to the longest row."""
+        """Write every row's new tokens at its own start; see all slots up to the longest row."""
         writing = self._writing
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -133,7 +137,7 @@ class TreeCache:
         return len(self.lengths)
 
     def reserve(self, count: int) -> int:
-        """Prepare the next forward of `count` tokens a row, padding included; return its kv length."""
+        """Prepare a forward of `count` tokens a row, padding included; return its kv length."""
         writing = self._writing
         writing.starts = tuple(
             length + scratch for length, scratch in zip(self.lengths, self.scratch, strict=True)
@@ -164,7 +168,9 @@ class TreeCache:
                 for row, length, still, path in moves:
                     _move(layer.keys[row], length, still, path)
                     _move(layer.values[row], length, still, path)
-        self.lengths = [length + len(path) for length, path in zip(self.lengths, paths, strict=True)]
+        self.lengths = [
+            length + len(path) for length, path in zip(self.lengths, paths, strict=True)
+        ]
         self.scratch = [0] * len(self.lengths)
 
     def clear(self) -> None:
@@ -185,7 +191,9 @@ class TreeCache:
         self.scratch = [self.scratch[row] for row in rows]
         self._writing.starts = tuple(self.lengths)
 
-    def layer(self, index: int, row: int) -> tuple[Float[Tensor, "heads P D"], Float[Tensor, "heads P D"]]:
+    def layer(
+        self, index: int, row: int
+    ) -> tuple[Float[Tensor, "heads P D"], Float[Tensor, "heads P D"]]:
         """Committed keys and values of one layer and row, as views."""
         stored, length = self._layers[index], self.lengths[row]
         return stored.keys[row, :, :length], stored.values[row, :, :length]
@@ -201,20 +209,20 @@ class TreeCache:
             TreespecError: if a layer does not keep every token (sliding, quantised, recurrent).
         """
         held = foreign.get_seq_length()
-        for index, layer in enumerate(foreign.layers):
-            if type(layer) is not DynamicLayer:
-                raise TreespecError(
-                    f"layer {index} of the given cache is a {type(layer).__name__}, which may have "
-                    "dropped tokens; pass a DynamicCache() of full layers, or none"
-                )
         kept = [row[row < held] for row in columns]
         self._writing.starts, self._writing.count = (0,) * len(self), held
         self._writing.capacity = max(self._writing.capacity, held)
-        for mine, theirs in zip(self._layers, foreign.layers, strict=True):
+        for index, (mine, theirs) in enumerate(zip(self._layers, foreign.layers, strict=True)):
+            if type(theirs) is not DynamicLayer or theirs.keys is None or theirs.values is None:
+                raise TreespecError(
+                    f"layer {index} of the given cache is a {type(theirs).__name__}, which may "
+                    "have dropped tokens; pass a DynamicCache() of full layers, or none"
+                )
             mine.lazy_initialization(theirs.keys, theirs.values)
             for row, slots in enumerate(kept):
-                mine.keys[row, :, : len(slots)] = theirs.keys[row][:, slots.to(theirs.keys.device)]
-                mine.values[row, :, : len(slots)] = theirs.values[row][:, slots.to(theirs.values.device)]
+                place = slots.to(theirs.keys.device)
+                mine.keys[row, :, : len(slots)] = theirs.keys[row][:, place]
+                mine.values[row, :, : len(slots)] = theirs.values[row][:, place]
         self.lengths = [len(slots) for slots in kept]
 
 
@@ -224,6 +232,6 @@ def _move(stored: Float[Tensor, "heads S D"], length: int, still: int, path: Seq
     stored[:, length + still : length + len(path)] = stored.index_select(1, source)
 
 
-def layers_of(config: object) -> list[str]:
+def layers_of(config: PreTrainedConfig) -> list[str]:
     """Class name of each layer that transformers itself would cache for this configuration."""
     return [type(layer).__name__ for layer in DynamicCache(config=config).layers]

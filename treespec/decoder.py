@@ -69,6 +69,7 @@ class TreeDecoder:
         self.drafter = _as_drafter(drafter)
         self.tree = _as_shape(tree)
         self.verifier: Verifier = make_verifier(verifier)
+        self.is_plain = drafter is None
         self.draw = _common_draw(self.verifier, self.drafter)
         if self_check:
             self_check_once(self.target)
@@ -94,7 +95,8 @@ class TreeDecoder:
                 None to draw one from torch's global generator. Only sampling uses it.
             stop_strings: texts that end a row; needs `tokenizer`.
             tokenizer: the target's tokenizer.
-            **arguments: everything else that `model.generate` takes for greedy and sampled decoding.
+            **arguments: everything else that `model.generate` takes for greedy and sampled
+            decoding.
 
         Raises:
             UnsupportedOptionError: for an option that cannot be honoured, naming it.
@@ -103,20 +105,15 @@ class TreeDecoder:
             if arguments.get(name) is not None:
                 raise options.refuse(name, type(arguments[name]).__name__)
         if input_ids is None:
-            raise ConfigError("input_ids is missing; give the prompt's token ids, shape [batch, length]")
+            raise ConfigError(
+                "input_ids is missing; give the prompt's token ids, shape [batch, length]"
+            )
         criteria = StoppingCriteriaList(arguments.pop("stopping_criteria", None) or [])
         if stop_strings is not None:
             criteria.append(_stop_strings(stop_strings, tokenizer))
         block, mask = _left_padded(input_ids, attention_mask)
-        hook = TreeGenerate(self, streamer=streamer, seed=seed)
-        self.target.model.generate(
-            block,
-            attention_mask=mask,
-            stopping_criteria=criteria,
-            custom_generate=hook,
-            **arguments,
-        )
-        output = hook.last_output
+        hook = self.hook(streamer=streamer, seed=seed)
+        output = hook.call(block, attention_mask=mask, stopping_criteria=criteria, **arguments)
         if block is not input_ids:
             repeats = output.sequences.shape[0] // input_ids.shape[0]
             output.sequences[:, : block.shape[1]] = input_ids.repeat_interleave(repeats, dim=0)
@@ -159,9 +156,11 @@ class TreeDecoder:
         self._prefill(rows, cache, session, stream)
         self._decode(rows, cache, session, stream)
 
-    def _decode(self, rows: Sequence[Row], cache: TreeCache, session: DraftSession, stream: RowStreamer) -> None:
+    def _decode(
+        self, rows: Sequence[Row], cache: TreeCache, session: DraftSession, stream: RowStreamer
+    ) -> None:
         """Run steps until every row has ended; rows that end leave the batch."""
-        plain = isinstance(self.drafter, PlainDrafter)
+        plain = self.is_plain
         live = self._drop_finished(list(range(len(rows))), rows, cache, session)
         while live:
             texts = [rows[row] for row in live]
@@ -175,7 +174,9 @@ class TreeDecoder:
                 [Round(*parts) for parts in zip(trees, acceptances, outputs, strict=True)]
             )
             for row, tree, acceptance, limit in zip(live, trees, acceptances, limits, strict=True):
-                emitted = rows[row].record_step(tree, acceptance, asked=limit.budget > 0 and not plain)
+                emitted = rows[row].record_step(
+                    tree, acceptance, asked=limit.budget > 0 and not plain
+                )
                 stream.put(row, emitted, finished=rows[row].finish_reason is not None)
             stream.flush()
             live = self._drop_finished(live, rows, cache, session)
@@ -184,7 +185,7 @@ class TreeDecoder:
         self, rows: Sequence[Row], cache: TreeCache, session: DraftSession, stream: RowStreamer
     ) -> None:
         """Run the prompts and emit each row's first token."""
-        top = 0 if isinstance(self.drafter, PlainDrafter) else PREFILL_TOP
+        top = 0 if self.is_plain else PREFILL_TOP
         if self.drafter.taps:
             cache.clear()  # hidden states of cached tokens are not known
         texts = [row.prompt[length:] for row, length in zip(rows, cache.lengths, strict=True)]
@@ -202,7 +203,9 @@ class TreeDecoder:
     ) -> list[Acceptance]:
         """Process the logits along each tree's paths and let the rule decide."""
         scores = [
-            output.logits if row.process.is_identity else row.process(row.history, tree, output.logits)
+            output.logits
+            if row.process.is_identity
+            else row.process(row.history, tree, output.logits)
             for row, tree, output in zip(rows, trees, outputs, strict=True)
         ]
         noises = [row.noise for row in rows]
@@ -226,22 +229,28 @@ class TreeDecoder:
     ) -> None:
         """Hold a drafter to the protocol before its tree reaches the target."""
         if len(trees) != len(rows):
-            raise DrafterError(f"the drafter proposed {len(trees)} trees for {len(rows)} rows; give one per row")
+            raise DrafterError(
+                f"the drafter proposed {len(trees)} trees for {len(rows)} rows; give one per row"
+            )
         for place, (tree, row, limit) in enumerate(zip(trees, rows, limits, strict=True)):
             root = row.new_tokens[-1]
             if tree.token_list[0] != root:
                 raise DrafterError(
-                    f"row {place}: the tree's root is token {tree.token_list[0]}, but the last committed "
+                    f"row {place}: the tree's root is token {tree.token_list[0]}, but the last "
+                    f"committed "
                     f"token is {root}; start the tree from it"
                 )
             if len(tree) - 1 > limit.budget or tree.topology.max_depth > limit.depth:
                 raise DrafterError(
-                    f"row {place}: the tree has {len(tree) - 1} draft tokens and {tree.topology.max_depth} "
-                    f"levels, but the limits are {limit.budget} and {limit.depth}; respect TreeLimits"
+                    f"row {place}: the tree has {len(tree) - 1} draft tokens and "
+                    f"{tree.topology.max_depth} "
+                    f"levels, but the limits are {limit.budget} and {limit.depth}; respect "
+                    f"TreeLimits"
                 )
             if not 0 <= min(tree.token_list) <= max(tree.token_list) < self.target.vocab_size:
                 raise DrafterError(
-                    f"row {place}: the tree holds a token id outside 0 to {self.target.vocab_size - 1}; "
+                    f"row {place}: the tree holds a token id outside 0 to "
+                    f"{self.target.vocab_size - 1}; "
                     "propose ids below DraftContext.vocab_size only"
                 )
 
@@ -253,7 +262,8 @@ def _as_drafter(drafter: Drafter | EllipsisType | None) -> Drafter:
         return PlainDrafter()
     if not isinstance(drafter, Drafter):
         raise DrafterError(
-            f"the drafter is a {type(drafter).__name__}, which lacks taps, draws or begin; see the guide "
+            f"the drafter is a {type(drafter).__name__}, which lacks taps, draws or begin; see "
+            f"the guide "
             "on writing a drafter, or wrap a model with ModelDrafter(model)"
         )
     return drafter
@@ -263,7 +273,9 @@ def _as_shape(tree: TreeShape | None) -> TreeShape:
     if tree is None:
         return BestFirst()
     if not isinstance(tree, BestFirst | StaticTree):
-        raise ConfigError(f"tree is a {type(tree).__name__}; give BestFirst(...), Chain(k) or StaticTree(paths)")
+        raise ConfigError(
+            f"tree is a {type(tree).__name__}; give BestFirst(...), Chain(k) or StaticTree(paths)"
+        )
     return tree
 
 
@@ -274,7 +286,8 @@ def _common_draw(verifier: Verifier, drafter: Drafter) -> str:
             return draw
     raise DrafterError(
         f"{type(verifier).__name__} is exact for the draws {', '.join(verifier.draws)}, but "
-        f"{type(drafter).__name__} offers {', '.join(drafter.draws)}; choose another rule or drafter"
+        f"{type(drafter).__name__} offers {', '.join(drafter.draws)}; choose another rule or "
+        f"drafter"
     )
 
 

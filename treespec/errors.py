@@ -2,7 +2,7 @@
 
 
 class TreespecError(Exception):
-    """Anything that treespec refuses to do; the message says what is wrong, where, and what to do."""
+    """Anything that treespec refuses; the message says what is wrong, where, and what to do."""
 
 
 class InvalidTreeError(TreespecError, ValueError):

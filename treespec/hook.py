@@ -6,18 +6,23 @@ arrives here is what its own sampling loop would get, so that every option means
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
-from transformers.generation import GenerateDecoderOnlyOutput
+from transformers import (
+    GenerationConfig,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteriaList,
+)
 from transformers.generation.streamers import BaseStreamer
+from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from treespec import options
 from treespec.cache import TreeCache
-from treespec.errors import ConfigError
+from treespec.errors import ConfigError, TreespecError
 from treespec.processing import row_processors
 from treespec.rows import Row
 from treespec.sampling import RowNoise, row_seeds
@@ -74,6 +79,17 @@ class TreeGenerate:
         self.rows: list[Row] = []
         self.temperature = 0.0
 
+    def call(self, input_ids: Int[Tensor, "B W"], **arguments: Any) -> TreeOutput:
+        """Go through the target's own `generate` and return everything that was found."""
+        model: Any = self._decoder.target.model
+        model.generate(input_ids, custom_generate=self, **arguments)
+        if self.last_output is None:
+            raise TreespecError(
+                f"{type(model).__name__}.generate did not call the function given as "
+                "custom_generate; its generate() is not the one of transformers"
+            )
+        return self.last_output
+
     def __call__(
         self,
         model: PreTrainedModel,
@@ -92,15 +108,26 @@ class TreeGenerate:
         """
         if model is not self._decoder.target.model:
             raise ConfigError(
-                f"this hook decodes for another {self._decoder.target.support.model_class}; build a "
+                f"this hook decodes for another {self._decoder.target.support.model_class}; build "
+                f"a "
                 "TreeDecoder for the model whose generate() you call"
             )
         options.check_config(generation_config)
         options.check_model_arguments(model_arguments)
         block, attention_mask = input_ids.cpu(), model_arguments.get("attention_mask")
-        real = torch.ones_like(block, dtype=torch.bool) if attention_mask is None else attention_mask.cpu().bool()
-        seeds = row_seeds(self._seed if seed is None else seed, len(block)) if generation_config.do_sample else None
-        rows = self._rows(block, real, seeds, logits_processor, stopping_criteria, generation_config)
+        real = (
+            torch.ones_like(block, dtype=torch.bool)
+            if attention_mask is None
+            else attention_mask.cpu().bool()
+        )
+        seeds = (
+            row_seeds(self._seed if seed is None else seed, len(block))
+            if generation_config.do_sample
+            else None
+        )
+        rows = self._rows(
+            block, real, seeds, logits_processor, stopping_criteria, generation_config
+        )
         cache = self._cache(rows, real, generation_config, model_arguments)
         stream = RowStreamer(self._streamer, len(rows), options.pad_id(generation_config))
         stream.put_prompt(block)
@@ -108,9 +135,11 @@ class TreeGenerate:
         self._decoder.run(rows, cache, stream, temperature=self.temperature)
         stream.end()
         sequences = _assemble(block, rows, options.pad_id(generation_config)).to(input_ids.device)
-        self.last_output = TreeOutput(sequences=sequences, stats=[row.stats() for row in rows], seeds=seeds)
+        self.last_output = TreeOutput(
+            sequences=sequences, stats=[row.stats() for row in rows], seeds=seeds
+        )
         if generation_config.return_dict_in_generate:
-            return GenerateDecoderOnlyOutput(sequences=sequences)
+            return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
         return sequences
 
     def _rows(
@@ -125,11 +154,15 @@ class TreeGenerate:
         """Each row's text, noise, processors and stop rules."""
         empty = [row for row, mask in enumerate(real) if not mask.any()]
         if empty or block.shape[1] == 0:
-            raise ConfigError(f"row {empty[0] if empty else 0} of the prompt has no token; give at least one per row")
+            raise ConfigError(
+                f"row {empty[0] if empty else 0} of the prompt has no token; give at least one "
+                f"per row"
+            )
         max_new_tokens = config.max_length - block.shape[1]
         if max_new_tokens < 1:
             raise ConfigError(
-                f"max_length={config.max_length} leaves no room after a prompt of {block.shape[1]} tokens; "
+                f"max_length={config.max_length} leaves no room after a prompt of "
+                f"{block.shape[1]} tokens; "
                 "raise it, or give max_new_tokens of at least 1"
             )
         max_positions = self._decoder.target.max_positions
@@ -165,7 +198,7 @@ class TreeGenerate:
         config: GenerationConfig,
         arguments: dict[str, Any],
     ) -> TreeCache:
-        """Our own cache; what a cache given by the caller holds of the prompts is copied into it."""
+        """Our own cache; what the caller's holds of the prompts is copied into it."""
         room = min(int(config.max_length), real.shape[1] + 1024) + _SPARE_SLOTS
         cache = self._decoder.target.new_cache(len(rows), capacity=room)
         given = arguments.get("cache", arguments.get("past_key_values"))

@@ -57,21 +57,30 @@ REFUSED_ARGUMENTS = (
     "token_type_ids",
 )
 
-_CARRIED = ("attention_mask", "position_ids", "cache", "past_key_values", "logits_to_keep", "use_cache")
+_CARRIED = (
+    "attention_mask",
+    "position_ids",
+    "cache",
+    "past_key_values",
+    "logits_to_keep",
+    "use_cache",
+)
 
 
 def refuse(name: str, value: object) -> UnsupportedOptionError:
     """The error for an option that cannot be honoured."""
     advice = _ADVICE.get(name)
     return UnsupportedOptionError(
-        f"{name}={value!r} is not supported by tree decoding" + (f": {advice}" if advice else "; leave it out")
+        f"{name}={value!r} is not supported by tree decoding"
+        + (f": {advice}" if advice else "; leave it out")
     )
 
 
 def refuse_batch_across(switch: int, model_class: str) -> UnsupportedOptionError:
     """The error for a batch in which one row could change the rotary frequencies of the others."""
     return UnsupportedOptionError(
-        f"{model_class} changes its rotary frequencies for the whole batch when one row reaches position "
+        f"{model_class} changes its rotary frequencies for the whole batch when one row reaches "
+        f"position "
         f"{switch}; decode prompts that may get there one by one, or lower max_new_tokens"
     )
 

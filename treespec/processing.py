@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -50,8 +51,10 @@ class PathProcessor:
         for processor in processors:
             if type(processor).__name__ in _REFUSED:
                 raise UnsupportedOptionError(
-                    f"{type(processor).__name__} remembers earlier calls, so it cannot be applied to the "
-                    "nodes of a tree; leave the option that adds it out (guidance_scale, watermarking_config)"
+                    f"{type(processor).__name__} remembers earlier calls, so it cannot be applied "
+                    f"to the "
+                    "nodes of a tree; leave the option that adds it out (guidance_scale, "
+                    "watermarking_config)"
                 )
         self.processors = list(processors)
 
@@ -75,7 +78,7 @@ class PathProcessor:
         history = history.to(logits.device)
         for processor in self.processors:
             if isinstance(processor, STATELESS):
-                scores = processor(history.expand(len(tree), -1), scores)
+                scores = processor(cast(torch.LongTensor, history.expand(len(tree), -1)), scores)
             else:
                 scores = self._by_depth(processor, history, tree, scores)
         return scores
@@ -92,10 +95,12 @@ class PathProcessor:
         for depth in range(tree.topology.max_depth + 1):
             nodes = [node for node, d in enumerate(tree.topology.depth_list) if d == depth]
             paths = torch.tensor(
-                [tree.path_tokens(node)[1:] for node in nodes], dtype=torch.int64, device=scores.device
+                [tree.path_tokens(node)[1:] for node in nodes],
+                dtype=torch.int64,
+                device=scores.device,
             ).reshape(len(nodes), depth)
             histories = torch.cat([history.expand(len(nodes), -1), paths], dim=1)
-            processed[nodes] = processor(histories, scores[nodes])
+            processed[nodes] = processor(cast(torch.LongTensor, histories), scores[nodes])
         return processed
 
 
@@ -113,13 +118,15 @@ def _for_row(processor: LogitsProcessor, row: int, rows: int) -> LogitsProcessor
         allowed = processor._prefix_allowed_tokens_fn
         return hf.PrefixConstrainedLogitsProcessor(lambda _, sequence: allowed(row, sequence), 1)
     if isinstance(processor, hf.EncoderRepetitionPenaltyLogitsProcessor):
-        own = copy.copy(processor)
-        place = row * processor.encoder_input_ids.shape[0] // rows
-        own.encoder_input_ids = processor.encoder_input_ids[place : place + 1]
-        return own
+        penalised = copy.copy(processor)
+        prompts = processor.encoder_input_ids
+        place = row * prompts.shape[0] // rows
+        penalised.encoder_input_ids = cast(torch.LongTensor, prompts[place : place + 1])
+        return penalised
     if isinstance(processor, hf.EncoderNoRepeatNGramLogitsProcessor):
-        own = copy.copy(processor)
-        own.generated_ngrams = [processor.generated_ngrams[row * processor.batch_size // rows]]
-        own.batch_size = 1
-        return own
+        banning = copy.copy(processor)
+        place = row * processor.batch_size // rows
+        banning.generated_ngrams = [processor.generated_ngrams[place]]
+        banning.batch_size = 1
+        return banning
     return processor

@@ -154,7 +154,8 @@ def _says_stop(criterion: StoppingCriteria, history: Int[Tensor, " L"]) -> bool:
     if isinstance(answer, Tensor):
         if answer.numel() != 1:
             raise UnsupportedOptionError(
-                f"{type(criterion).__name__} answered with {answer.numel()} values for one row; stopping "
+                f"{type(criterion).__name__} answered with {answer.numel()} values for one row; "
+                f"stopping "
                 "criteria are asked row by row and must answer for the rows they are given"
             )
         return bool(answer.item())

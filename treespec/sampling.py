@@ -133,5 +133,7 @@ def row_seeds(seed: int | Sequence[int] | None, rows: int) -> list[int]:
         return [row_seed(seed, row) for row in range(rows)]
     seeds = [int(value) for value in seed]
     if len(seeds) != rows:
-        raise ValueError(f"seed has {len(seeds)} entries, but there are {rows} output rows; give one int per row")
+        raise ValueError(
+            f"seed has {len(seeds)} entries, but there are {rows} output rows; give one int per row"
+        )
     return seeds

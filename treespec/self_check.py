@@ -61,7 +61,11 @@ def self_check(target: Target | PreTrainedModel) -> SelfCheck:
     difference = (scored - plain).abs() / plain.std().clamp_min(1e-6)
     result = SelfCheck(difference.max().item(), difference.mean().item())
     exact = target.model.dtype in (torch.float32, torch.float64)
-    wrong = result.max_deviation > _MOST_IN_FLOAT32 if exact else result.mean_deviation > _MEAN_IN_LOW_PRECISION
+    wrong = (
+        result.max_deviation > _MOST_IN_FLOAT32
+        if exact
+        else result.mean_deviation > _MEAN_IN_LOW_PRECISION
+    )
     if wrong or not torch.isfinite(difference).all():
         raise _disagreement(target, difference)
     return result
@@ -73,10 +77,19 @@ def _plain_logits(target: Target, prompt: Tensor, tree: TokenTree) -> Float[Tens
     leaves = [node for node, children in enumerate(topology.children) if not children]
     longest = topology.max_depth + 1
     rows = [
-        torch.cat([prompt, torch.tensor(tree.path_tokens(leaf) + (0,) * (longest - 1 - topology.depth_list[leaf]))])
+        torch.cat(
+            [
+                prompt,
+                torch.tensor(
+                    tree.path_tokens(leaf) + (0,) * (longest - 1 - topology.depth_list[leaf])
+                ),
+            ]
+        )
         for leaf in leaves
     ]
-    logits = target.model(input_ids=torch.stack(rows).to(target.device), use_cache=False).logits.float()
+    logits = target.model(
+        input_ids=torch.stack(rows).to(target.device), use_cache=False
+    ).logits.float()
     nodes = []
     for node, depth in enumerate(topology.depth_list):
         row = next(i for i, leaf in enumerate(leaves) if bool(topology.ancestor_mask[leaf, node]))
@@ -93,8 +106,10 @@ def _disagreement(target: Target, difference: Float[Tensor, "N V"]) -> SelfCheck
         "attn_implementation, or report the model"
     )
     return SelfCheckError(
-        f"{target.support.model_class} with {target.support.implementation} attention gives node {node} of a "
-        f"random tree other logits than a plain forward of its path (by {difference.max().item():.2g} standard "
+        f"{target.support.model_class} with {target.support.implementation} attention gives node "
+        f"{node} of a "
+        f"random tree other logits than a plain forward of its path (by "
+        f"{difference.max().item():.2g} standard "
         f"deviations): {advice}"
     )
 

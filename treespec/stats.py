@@ -33,7 +33,8 @@ class DecodeStats:
     def __post_init__(self) -> None:
         if self.finish_reason not in FINISH_REASONS:
             raise ConfigError(
-                f"finish_reason is {self.finish_reason!r}; it must be one of {', '.join(FINISH_REASONS)}"
+                f"finish_reason is {self.finish_reason!r}; it must be one of "
+                f"{', '.join(FINISH_REASONS)}"
             )
 
     @property

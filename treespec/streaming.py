@@ -1,4 +1,4 @@
-"""Tokens of rows that advance by different amounts, handed to a streamer as `generate` hands them."""
+"""Tokens of rows that advance unevenly, handed to a streamer as `generate` hands them."""
 
 from collections.abc import Sequence
 
@@ -39,7 +39,8 @@ class RowStreamer:
         if self._streamer is None:
             return
         while any(self._waiting) and all(
-            waiting or finished for waiting, finished in zip(self._waiting, self._finished, strict=True)
+            waiting or finished
+            for waiting, finished in zip(self._waiting, self._finished, strict=True)
         ):
             column = [waiting.pop(0) if waiting else self._pad_id for waiting in self._waiting]
             self._streamer.put(torch.tensor(column))

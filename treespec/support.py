@@ -1,9 +1,9 @@
-"""What a model is, and whether token trees can be scored with it; everything else is refused here."""
+"""What a model is, and whether token trees can be scored with it; others are refused here."""
 
 import inspect
 from dataclasses import dataclass
 
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from treespec.attention import LayerKind, require_implementation
 from treespec.cache import layers_of
@@ -50,7 +50,8 @@ def inspect_support(model: PreTrainedModel) -> Support:
     name = type(model).__name__
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedTargetError(
-            f"the target is a {name}; give a transformers model, as AutoModelForCausalLM.from_pretrained "
+            f"the target is a {name}; give a transformers model, as "
+            f"AutoModelForCausalLM.from_pretrained "
             "returns it"
         )
     config = model.config.get_text_config(decoder=True)
@@ -59,7 +60,8 @@ def inspect_support(model: PreTrainedModel) -> Support:
     for index, layer in enumerate(layers):
         if layer not in _KEPT_LAYERS:
             raise UnsupportedTargetError(
-                f"{name}: layer {index} caches with {layer}, which cannot drop the rows of a rejected "
+                f"{name}: layer {index} caches with {layer}, which cannot drop the rows of a "
+                f"rejected "
                 "branch; every layer of the target must use attention over kept keys and values"
             )
     rope_kind, rope_switch = _rope_switch(config)
@@ -75,32 +77,37 @@ def inspect_support(model: PreTrainedModel) -> Support:
     )
 
 
-def _refuse_architecture(model: PreTrainedModel, config: object, name: str) -> None:
+def _refuse_architecture(model: PreTrainedModel, config: PreTrainedConfig, name: str) -> None:
     parameters = inspect.signature(model.forward).parameters
     if model.config.is_encoder_decoder:
-        raise UnsupportedTargetError(f"{name} is an encoder-decoder model; only decoder-only causal LMs work")
+        raise UnsupportedTargetError(
+            f"{name} is an encoder-decoder model; only decoder-only causal LMs work"
+        )
     if model._is_stateful or not {"cache", "past_key_values"} & parameters.keys():
         raise UnsupportedTargetError(
-            f"{name} carries a recurrent state, which cannot hold several branches nor drop a rejected "
+            f"{name} carries a recurrent state, which cannot hold several branches nor drop a "
+            f"rejected "
             "one; use a model whose layers are all attention"
         )
     if "position_ids" not in parameters or _has_alibi(config):
         raise UnsupportedTargetError(
-            f"{name} takes positions from cache slots (ALiBi) instead of position_ids, so that nodes at "
+            f"{name} takes positions from cache slots (ALiBi) instead of position_ids, so that "
+            f"nodes at "
             "one depth cannot share a position; use a model with rotary or learned positions"
         )
     if getattr(config, "attention_layers", None) and "local" in config.attention_layers:
         raise UnsupportedTargetError(
-            f"{name} has local attention layers that measure their window by cache slot; it cannot run trees"
+            f"{name} has local attention layers that measure their window by cache slot; it "
+            f"cannot run trees"
         )
 
 
-def _has_alibi(config: object) -> bool:
+def _has_alibi(config: PreTrainedConfig) -> bool:
     nested = getattr(config, "attn_config", None)
     return bool(getattr(config, "alibi", False) or getattr(nested, "alibi", False))
 
 
-def _layer_kinds(config: object, layers: list[str]) -> tuple[LayerKind, ...]:
+def _layer_kinds(config: PreTrainedConfig, layers: list[str]) -> tuple[LayerKind, ...]:
     """Distinct layer types in order of appearance."""
     window = getattr(config, "sliding_window", None)
     names = getattr(config, "layer_types", None)
@@ -110,24 +117,29 @@ def _layer_kinds(config: object, layers: list[str]) -> tuple[LayerKind, ...]:
     kinds = {
         "full_attention": LayerKind("full_attention"),
         "sliding_attention": LayerKind("sliding_attention", window=window),
-        "chunked_attention": LayerKind("chunked_attention", chunk=getattr(config, "attention_chunk_size", None)),
+        "chunked_attention": LayerKind(
+            "chunked_attention", chunk=getattr(config, "attention_chunk_size", None)
+        ),
     }
     unknown = [name for name in names if name not in kinds]
     if unknown:
         raise UnsupportedTargetError(
-            f"layers of type {unknown[0]!r} are not known to work on trees; known are {', '.join(kinds)}"
+            f"layers of type {unknown[0]!r} are not known to work on trees; known are "
+            f"{', '.join(kinds)}"
         )
     return tuple(kinds[name] for name in dict.fromkeys(names))
 
 
-def _vocab_size(model: PreTrainedModel, config: object) -> int:
+def _vocab_size(model: PreTrainedModel, config: PreTrainedConfig) -> int:
     head = model.get_output_embeddings()
     return int(head.weight.shape[0]) if head is not None else int(config.vocab_size)
 
 
-def _rope_switch(config: object) -> tuple[str | None, int | None]:
+def _rope_switch(config: PreTrainedConfig) -> tuple[str | None, int | None]:
     """Kind of a rotary embedding whose frequencies depend on the forward, and where they change."""
-    parameters = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    parameters = (
+        getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    )
     kind = parameters.get("rope_type", parameters.get("type"))
     if kind not in _SWITCHING_ROPE:
         return None, None

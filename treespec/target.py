@@ -68,7 +68,8 @@ class Target:
     @property
     def device(self) -> torch.device:
         """Where token ids go in."""
-        return self.model.get_input_embeddings().weight.device
+        weight = self.model.get_input_embeddings().weight
+        return weight.device if isinstance(weight, Tensor) else self.model.device
 
     @property
     def vocab_size(self) -> int:
@@ -122,7 +123,9 @@ class Target:
             for row, (node, last) in enumerate(zip(nodes, lasts, strict=True)):
                 size = node.tokens.shape[0]
                 if last is not None:
-                    place = last if wanted is None or not self._selects_logits else wanted.index(last)
+                    place = (
+                        last if wanted is None or not self._selects_logits else wanted.index(last)
+                    )
                     collected[row].logits = output.logits[row, place : place + 1].clone()
                 for tap, states in output.hidden.items():
                     collected[row].hidden.setdefault(tap, []).append(states[row, :size])
@@ -136,7 +139,10 @@ class Target:
         """Run one tree a row in one forward; `cache.commit` then keeps the accepted nodes."""
         return self.extend(
             cache,
-            [NewNodes(tree.tokens, tree.topology.depths, tree.topology.ancestor_mask) for tree in trees],
+            [
+                NewNodes(tree.tokens, tree.topology.depths, tree.topology.ancestor_mask)
+                for tree in trees
+            ],
             taps=taps,
         )
 

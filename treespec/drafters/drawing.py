@@ -63,11 +63,13 @@ def draw_children(
         return Drawn(_best(_with_shared_noise(values, place), width))
     laws = values.softmax(dim=-1)
     seeds = [node_seed(place.noise.seed, place.root_position, node) for node in place.nodes]
-    tokens = _without_replacement(laws, seeds, width) if draw == "swor" else _independent(laws, seeds, width)
+    tokens = (
+        _without_replacement(laws, seeds, width)
+        if draw == "swor"
+        else _independent(laws, seeds, width)
+    )
     log_probs = laws.gather(1, tokens).log()
-    candidates = [
-        Candidates(*row) for row in zip(tokens.tolist(), log_probs.tolist(), strict=True)
-    ]
+    candidates = [Candidates(*row) for row in zip(tokens.tolist(), log_probs.tolist(), strict=True)]
     return Drawn(candidates, laws)
 
 

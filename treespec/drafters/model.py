@@ -15,7 +15,7 @@ from treespec.drafters.base import DraftContext, Round
 from treespec.drafters.drawing import Drawn, Place, draw_children, paths_topology
 from treespec.errors import ConfigError, DrafterError
 from treespec.target import Target
-from treespec.tree.growth import NO_CANDIDATES, Candidates, Grown, GrowingTree, grow
+from treespec.tree.growth import NO_CANDIDATES, Candidates, GrowingTree, Grown, grow
 from treespec.tree.shapes import TreeLimits
 from treespec.tree.token_tree import TokenTree
 
@@ -59,7 +59,9 @@ class ModelDrafter:
     ) -> None:
         known = ("shared", "topk", "swor", "iid", "iid_paths")
         if draw is not None and draw not in known:
-            raise ConfigError(f"draw is {draw!r}; ModelDrafter draws siblings by {', '.join(known)}")
+            raise ConfigError(
+                f"draw is {draw!r}; ModelDrafter draws siblings by {', '.join(known)}"
+            )
         if not 0 <= least_gain <= 1:
             raise ConfigError(f"least_gain must be in [0, 1], got {least_gain}")
         if tokenizer is not None and target_tokenizer is not None:
@@ -69,17 +71,23 @@ class ModelDrafter:
         self.least_gain = least_gain
         self._tokenizers_compared = tokenizer is not None and target_tokenizer is not None
 
-    def begin(self, prompts: Sequence[Int[Tensor, " _L"]], context: DraftContext) -> "ModelDraftSession":
+    def begin(
+        self, prompts: Sequence[Int[Tensor, " _L"]], context: DraftContext
+    ) -> "ModelDraftSession":
         """See `Drafter.begin`.
 
         Raises:
             DrafterError: if the vocabulary sizes cannot belong to one tokenizer.
         """
         mine, theirs = self.target.vocab_size, context.vocab_size
-        if not self._tokenizers_compared and abs(mine - theirs) > max(_PADDING_SHARE * max(mine, theirs), 8):
+        if not self._tokenizers_compared and abs(mine - theirs) > max(
+            _PADDING_SHARE * max(mine, theirs), 8
+        ):
             raise DrafterError(
-                f"the draft model has {mine} logits and the target {theirs}, more than padding explains; "
-                "if they share a tokenizer all the same, pass tokenizer= and target_tokenizer= to ModelDrafter"
+                f"the draft model has {mine} logits and the target {theirs}, more than padding "
+                f"explains; "
+                "if they share a tokenizer all the same, pass tokenizer= and target_tokenizer= to "
+                "ModelDrafter"
             )
         return ModelDraftSession(self, prompts, context)
 
@@ -116,9 +124,7 @@ class ModelDraftSession:
         self._expansions = [
             _Expansion(one, slots) for one, slots in zip(grown, expander.slots, strict=True)
         ]
-        return [
-            self._with_laws(one, laws) for one, laws in zip(grown, expander.laws, strict=True)
-        ]
+        return [self._with_laws(one, laws) for one, laws in zip(grown, expander.laws, strict=True)]
 
     def _with_laws(self, grown: Grown, laws: Mapping[int, Float[Tensor, " _V"]]) -> TokenTree:
         """The tree with the laws that its nodes' children were drawn from, if it needs them."""
@@ -132,10 +138,14 @@ class ModelDraftSession:
         return replace(grown.tree, draft_probs=probs)
 
     def observe(self, rounds: Sequence[Round]) -> None:
-        """See `DraftSession.observe`; what this session ran itself of the accepted path it keeps."""
+        """See `DraftSession.observe`; what was run here of the accepted path is kept."""
         paths: list[list[int]] = []
         for row, one in enumerate(rounds):
-            accepted = [] if one.tree is None else [one.tree.token_list[node] for node in one.acceptance.path[1:]]
+            accepted = (
+                []
+                if one.tree is None
+                else [one.tree.token_list[node] for node in one.acceptance.path[1:]]
+            )
             path = self._expansions[row].follow(accepted) if self._expansions else []
             paths.append(path)
             self._unread[row] += [*accepted[len(path) :], one.acceptance.next_token]
@@ -170,12 +180,17 @@ class ModelDraftSession:
         return [output.logits for output in outputs]
 
     def _readable(self, tokens: Sequence[int]) -> Int[Tensor, " L"]:
-        """Ids that only the target has become 0: the draft is worse for it, and never out of range."""
+        """Ids that only the target has become 0: a worse draft, and never out of range."""
         text = torch.tensor(tokens, dtype=torch.int64)
         return text.masked_fill_(text >= self._target.vocab_size, 0)
 
     def children(
-        self, row: int, logits: Float[Tensor, "F V"], tree: GrowingTree, nodes: Sequence[int], width: int
+        self,
+        row: int,
+        logits: Float[Tensor, "F V"],
+        tree: GrowingTree,
+        nodes: Sequence[int],
+        width: int,
     ) -> Drawn:
         """Children of nodes with these logits."""
         place = Place(
@@ -193,11 +208,15 @@ class ModelDraftSession:
         )
 
     def extend(
-        self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]], slots: Sequence[Mapping[int, int]]
+        self,
+        trees: Sequence[GrowingTree],
+        frontiers: Sequence[Sequence[int]],
+        slots: Sequence[Mapping[int, int]],
     ) -> list[Float[Tensor, "_F V"]]:
         """Run the frontier nodes of every row in one forward; their logits."""
         nodes = [
-            _new_nodes(tree, frontier, ran) for tree, frontier, ran in zip(trees, frontiers, slots, strict=True)
+            _new_nodes(tree, frontier, ran)
+            for tree, frontier, ran in zip(trees, frontiers, slots, strict=True)
         ]
         return [output.logits for output in self._target.extend(self._cache, nodes)]
 
@@ -220,7 +239,9 @@ class _ModelExpander:
         self._root_logits = root_logits
         self._limits = limits
         self.slots: list[dict[int, int]] = [{} for _ in limits]  # growing node -> place in scratch
-        self.laws: list[dict[int, Float[Tensor, " _V"]]] = [{} for _ in limits]  # growing node -> law
+        self.laws: list[dict[int, Float[Tensor, " _V"]]] = [
+            {} for _ in limits
+        ]  # growing node -> law
 
     def expand(
         self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]]
@@ -241,7 +262,9 @@ class _ModelExpander:
                 ran.update({node: len(ran) + place for place, node in enumerate(nodes)})
         return [
             self._row_candidates(row, tree, frontier, nodes, logits[row])
-            for row, (tree, frontier, nodes) in enumerate(zip(trees, frontiers, chosen, strict=True))
+            for row, (tree, frontier, nodes) in enumerate(
+                zip(trees, frontiers, chosen, strict=True)
+            )
         ]
 
     def _row_candidates(
@@ -316,7 +339,9 @@ def _new_nodes(tree: GrowingTree, frontier: Sequence[int], ran: Mapping[int, int
             ancestor = tree.parents[ancestor]
     return NewNodes(
         tokens=torch.tensor([tree.tokens[node] for node in frontier], dtype=torch.int64),
-        depths=torch.tensor([tree.depths[node] - 1 for node in [*before, *frontier]], dtype=torch.int64),
+        depths=torch.tensor(
+            [tree.depths[node] - 1 for node in [*before, *frontier]], dtype=torch.int64
+        ),
         visible=visible,
     )
 
@@ -327,6 +352,7 @@ def _require_same_tokens(mine: Mapping[str, int], theirs: Mapping[str, int]) -> 
     for text, index in mine.items():
         if by_id.get(index, text) != text:
             raise DrafterError(
-                f"the tokenizers differ: id {index} is {text!r} for the draft model and {by_id[index]!r} for "
+                f"the tokenizers differ: id {index} is {text!r} for the draft model and "
+                f"{by_id[index]!r} for "
                 "the target; use a draft model of the target's family"
             )

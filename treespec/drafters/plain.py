@@ -8,12 +8,15 @@ from treespec.drafters.base import DraftContext, Round
 from treespec.tree.shapes import TreeLimits
 from treespec.tree.token_tree import DRAWS, TokenTree
 
+# The protocol's arguments are of no use to a drafter that proposes nothing.
+# ruff: noqa: ARG002
+
 
 class PlainDrafter:
     """Proposes the root alone, which makes every step one of plain decoding."""
 
     taps: tuple[int, ...] = ()
-    draws = DRAWS
+    draws: tuple[str, ...] = DRAWS
 
     def begin(self, prompts: Sequence[Tensor], context: DraftContext) -> "PlainSession":
         """See `Drafter.begin`."""

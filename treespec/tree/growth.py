@@ -36,7 +36,8 @@ class Candidates:
 
 NO_CANDIDATES = Candidates((), ())
 
-# How likely a sampled first child is taken to be accepted; any value keeps the rules exact, a higher
+# How likely a sampled first child is taken to be accepted; any value keeps the rules exact, a
+# higher
 # one grows deeper and narrower trees.
 _SLOT_ACCEPTANCE = 0.8
 _LEAST_MASS = 1e-6
