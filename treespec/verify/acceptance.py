@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Float
 from torch import Tensor
@@ -34,6 +34,7 @@ class Acceptance:
         return max(len(self.path) - 1, 0)
 
 
+@runtime_checkable
 class Verifier(Protocol):
     """A rule that decides which path of a tree the target accepts.
 

@@ -125,6 +125,21 @@ class Draft:
     probability: Number
 
 
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What one step may emit.
+
+    Attributes:
+        tokens: accepted draft tokens and the next token.
+        num_accepted: how many of them are draft tokens.
+        probability: how often.
+    """
+
+    tokens: tuple[int, ...]
+    num_accepted: int
+    probability: Number
+
+
 def every_draft(draft_law: LawLookup, topology: TreeTopology, draw: str) -> Iterator[Draft]:
     """All trees that a drafter drawing `draw` fills a topology with.
 

@@ -9,7 +9,6 @@ decodes; only the default rule's shared noise is integrated in closed form
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import overload
 
 from treespec.errors import ConfigError, DrafterError
 from treespec.tree.token_tree import TokenTree
@@ -18,6 +17,7 @@ from treespec.verify import make_verifier
 from treespec.verify.acceptance import Acceptance, Verifier
 from treespec.verify.enumeration import (
     Draft,
+    Emission,
     LawLookup,
     LawTable,
     check_law,
@@ -35,8 +35,10 @@ from treespec.verify.rule import Rule, TreeLaws
 
 __all__ = [
     "Draft",
+    "Emission",
     "ExactLaw",
     "acceptance",
+    "every_emission",
     "fixed_tree_bound",
     "law_of_drafts",
     "optimal_acceptance",
@@ -120,15 +122,29 @@ def output_law(
         ConfigError: if a law that is needed is missing or none.
         DrafterError: if the rule is not exact for the draw or the topology.
     """
+    emissions = every_emission(verifier, p_table, q_table, topology, draw=draw)
+    return _completed(emissions, law_lookup(p_table, "p_table"), topology.max_depth + 1)
+
+
+def every_emission(
+    verifier: str | Verifier,
+    p_table: LawTable,
+    q_table: LawTable,
+    topology: TreeTopology,
+    *,
+    draw: str,
+) -> Iterator[Emission]:
+    """Everything that one step can emit, not completed; the same emission may come several times.
+
+    Arguments and errors are those of `output_law`.
+    """
     rule = make_verifier(verifier)
     target, draft = law_lookup(p_table, "p_table"), law_lookup(q_table, "q_table")
-    length = topology.max_depth + 1
     if isinstance(rule, Gumbel) and draw == "shared":
-        return _completed(every_shared_walk(target, draft, topology), target, length)
+        return every_shared_walk(target, draft, topology)
     if isinstance(rule, Rule):
         rule.check_shape(topology, draw)
-    drafts = every_draft(draft, topology, draw)
-    return _completed(_verified(rule, drafts, target, draft), target, length)
+    return _verified(rule, every_draft(draft, topology, draw), target, draft)
 
 
 def law_of_drafts(
@@ -149,7 +165,7 @@ def law_of_drafts(
         drafts: every tree that may be drafted, with its probability.
         p_table: as in `output_law`.
         q_table: the laws that the drafter declares.
-        length: number of tokens to look at, at least the deepest tree's depth + 1.
+        length: number of tokens to look at; to see every bias, the deepest tree's depth + 1.
     """
     target, draft = law_lookup(p_table, "p_table"), law_lookup(q_table, "q_table")
     return _completed(_verified(make_verifier(verifier), drafts, target, draft), target, length)
@@ -157,70 +173,55 @@ def law_of_drafts(
 
 def target_law(p_table: LawTable, length: int) -> ExactLaw:
     """The law of the target's own first `length` tokens: what a lossless rule has to emit."""
-    return _completed([((), 0, 1)], law_lookup(p_table, "p_table"), length)
+    return _completed([Emission((), 0, 1)], law_lookup(p_table, "p_table"), length)
 
 
 def _verified(
     rule: Verifier, drafts: Iterable[Draft], target: LawLookup, draft: LawLookup
-) -> Iterator[tuple[tuple[int, ...], int, Number]]:
-    """Tokens emitted, draft tokens among them, and probability of all outcomes of one step."""
+) -> Iterator[Emission]:
+    """What a rule may emit for each of the drafts."""
     for possible in drafts:
         tree = possible.tree
         decide = partial(_decide, rule, tree, table_laws(tree, target, draft))
         for accepted, probability in every_outcome(decide):
             offered = tree.path_tokens(accepted.path[-1])[1:]
             emitted = (*offered, accepted.next_token)
-            yield emitted, accepted.num_accepted, possible.probability * probability
+            yield Emission(emitted, accepted.num_accepted, possible.probability * probability)
 
 
 def _decide(rule: Verifier, tree: TokenTree, laws: TreeLaws, randomness: Randomness) -> Acceptance:
     if isinstance(rule, Rule):
         return rule.decide(tree, laws, randomness)
     if isinstance(rule, Gumbel):
-        return walk(tree, _IndependentChoices(laws, randomness, len(tree)))
+        return _walk_unaware(tree, laws, randomness)
     raise DrafterError(
         f"{type(rule).__name__} cannot be enumerated: only the default rule and subclasses of "
         "treespec.verify.Rule say what they decide at random"
     )
 
 
-class _IndependentChoices(Sequence[int]):
-    """The target's choice after every node, from noise that the draft knows nothing of.
+def _walk_unaware(tree: TokenTree, laws: TreeLaws, randomness: Randomness) -> Acceptance:
+    """The default rule's walk where the draft knew nothing of its noise.
 
-    Cousins at one depth share their noise, but a walk visits one node per depth, so that choices
-    drawn independently when they are asked for have the same law.
+    Cousins share the noise of their depth, but a walk visits one node per depth, so that choices
+    drawn when the walk needs them have the same law.
     """
-
-    def __init__(self, laws: TreeLaws, randomness: Randomness, size: int) -> None:
-        self._laws = laws
-        self._randomness = randomness
-        self._size = size
-        self._made: dict[int, int] = {}
-
-    def __len__(self) -> int:
-        return self._size
-
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[int]: ...
-    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
-        if isinstance(index, slice):
-            return [self[node] for node in range(*index.indices(self._size))]
-        if index not in self._made:
-            self._made[index] = self._randomness.choose(self._laws.target(index))
-        return self._made[index]
+    undecided = -1  # no token
+    chosen = [undecided] * len(tree)
+    while (reached := walk(tree, chosen)).next_token == undecided:
+        node = reached.path[-1]
+        chosen[node] = randomness.choose(laws.target(node))
+    return reached
 
 
-def _completed(
-    outcomes: Iterable[tuple[tuple[int, ...], int, Number]], target: LawLookup, length: int
-) -> ExactLaw:
-    """Outcomes summed up, each completed to `length` tokens with the target's own law."""
+def _completed(emissions: Iterable[Emission], target: LawLookup, length: int) -> ExactLaw:
+    """Emissions summed up, each cut or completed with the target's own law to `length` tokens."""
     law: dict[tuple[int, ...], Number] = {}
     accepted: Number = 0
-    for emitted, num_accepted, probability in outcomes:
-        law[emitted] = law.get(emitted, 0) + probability
-        accepted = accepted + num_accepted * probability
+    for emission in emissions:
+        tokens = emission.tokens[:length]
+        law[tokens] = law.get(tokens, 0) + emission.probability
+        accepted = accepted + emission.num_accepted * emission.probability
     for _ in range(length):
         longer: dict[tuple[int, ...], Number] = {}
         for tokens, probability in law.items():

@@ -95,13 +95,18 @@ def _searched_rho(target: Law, draft: Law, count: int) -> float:
     at_low, at_high = excess(low), excess(high)
     if at_low <= 0:
         return low
+    kept = 0  # which end stood still in the last step: -1 the lower, 1 the upper
     while at_high < 0 and high - low > 1e-14 * high:
         middle = (low * at_high - high * at_low) / (at_high - at_low)
         if not low < middle < high:
             break
         at_middle = excess(middle)
         if at_middle > 0:
-            low, at_low, at_high = middle, at_middle, at_high / 2
+            low, at_low = middle, at_middle
+            at_high = at_high / 2 if kept == 1 else at_high
+            kept = 1
         else:
-            high, at_high, at_low = middle, at_middle, at_low / 2
+            high, at_high = middle, at_middle
+            at_low = at_low / 2 if kept == -1 else at_low
+            kept = -1
     return high

@@ -9,13 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from fractions import Fraction
 from itertools import accumulate
-from typing import Self, TypeAlias, final
+from typing import TypeAlias, TypeVar, final
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 Number: TypeAlias = Fraction | float | int
+SameLaw = TypeVar("SameLaw", bound="Law")
 
 
 class Law(ABC):
@@ -30,23 +31,23 @@ class Law(ABC):
         """Sum of the weights."""
 
     @abstractmethod
-    def scaled(self, factor: Number) -> Self:
+    def scaled(self: SameLaw, factor: Number) -> SameLaw:
         """All weights times `factor`."""
 
     @abstractmethod
-    def minus(self, other: Self) -> Self:
+    def minus(self: SameLaw, other: SameLaw) -> SameLaw:
         """What is left of each weight after taking the other's away, never below 0."""
 
     @abstractmethod
-    def minimum(self, other: Self) -> Self:
+    def minimum(self: SameLaw, other: SameLaw) -> SameLaw:
         """The smaller of the two weights of each token."""
 
     @abstractmethod
-    def without(self, token: int) -> Self:
+    def without(self: SameLaw, token: int) -> SameLaw:
         """The same weights, but 0 for one token."""
 
     @abstractmethod
-    def point(self, token: int) -> Self:
+    def point(self: SameLaw, token: int) -> SameLaw:
         """The law over the same vocabulary that is sure of one token."""
 
     @abstractmethod
@@ -71,7 +72,7 @@ class Law(ABC):
         Where they are rational it is a simple fraction, so that a solution that is one is found.
         """
 
-    def normalized(self) -> Self:
+    def normalized(self: SameLaw) -> SameLaw:
         """The weights divided by their total; zero weights stay zero."""
         total = self.total()
         return self.scaled(1 / total) if total > 0 else self

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from treespec.tree.topology import TreeTopology
-from treespec.verify.enumeration import LawLookup
+from treespec.verify.enumeration import Emission, LawLookup
 from treespec.verify.laws import Number, TableLaw
 
 
@@ -79,13 +79,10 @@ def _add(terms: dict[Number, Number], rate: Number, coefficient: Number) -> None
 
 def every_shared_walk(
     target_law: LawLookup, draft_law: LawLookup, topology: TreeTopology
-) -> Iterator[tuple[tuple[int, ...], int, Number]]:
+) -> Iterator[Emission]:
     """All ways in which the default rule can walk down a tree drafted with the shared noise.
 
     Noise differs from depth to depth, so the choices along the walk are independent given the text.
-
-    Yields:
-        Tokens emitted, how many of them are draft tokens, and the probability.
     """
     walks: list[tuple[int, tuple[int, ...], Number]] = [(0, (), 1)]
     while walks:
@@ -94,7 +91,7 @@ def every_shared_walk(
         for choice, weight in _choices(target_law, draft_law, prefix, len(children)).items():
             emitted = (*prefix, choice.token)
             if choice.rank is None:
-                yield emitted, len(prefix), probability * weight
+                yield Emission(emitted, len(prefix), probability * weight)
             else:
                 walks.append((children[choice.rank], emitted, probability * weight))
 

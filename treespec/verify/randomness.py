@@ -1,11 +1,12 @@
 """The two random decisions that an acceptance rule can ask for, and how decoding makes them."""
 
 import hashlib
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from treespec.verify.laws import Law, Number
 
 
+@runtime_checkable
 class Randomness(Protocol):
     """Where an acceptance rule gets its decisions from; each is independent of all others."""
 

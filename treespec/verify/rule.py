@@ -119,6 +119,23 @@ def owed(residual: Law, target: Law) -> Law:
     return residual if residual.total() > 0 else target
 
 
+def children_of(tree: TokenTree, nodes: Sequence[int]) -> list[int]:
+    """Children of several nodes, in draw order."""
+    return [child for node in nodes for child in tree.topology.children[node]]
+
+
+def going_on(tree: TokenTree, node: int, siblings: Sequence[int]) -> Sequence[int]:
+    """Nodes whose children continue the text of `node`, itself one of them.
+
+    Paths drawn independently ("iid_paths") that agree so far all do: given the text they agree on,
+    their next tokens are independent draws from one law, and how many there are is settled by
+    earlier tokens. Elsewhere each node has only its own children.
+    """
+    if tree.draw != "iid_paths":
+        return (node,)
+    return [other for other in siblings if tree.token_list[other] == tree.token_list[node]]
+
+
 def walk_down(
     tree: TokenTree,
     laws: TreeLaws,
@@ -127,21 +144,18 @@ def walk_down(
 ) -> Acceptance:
     """Apply a one-position rule from the root down until it accepts none of the candidates.
 
-    Paths drawn independently ("iid_paths") that agree so far all go on: given the text they agree
-    on, their next tokens are independent draws from one law. Elsewhere only the accepted node's
-    own children are candidates.
+    The candidates after an accepted node are the children of all nodes that `going_on` gives.
     """
-    node, alive = 0, [0]
-    while candidates := [child for parent in alive for child in tree.topology.children[parent]]:
+    node: int = 0
+    alive: Sequence[int] = (0,)
+    while candidates := children_of(tree, alive):
         siblings = Siblings.of(tree, laws, node, candidates)
         selection = select(siblings, randomness)
         if selection.accepted is None:
             next_token = randomness.choose(owed(selection.residual, siblings.target))
             return Acceptance(tree.topology.path_to(node), next_token)
         node = candidates[selection.accepted]
-        alive = [node]
-        if tree.draw == "iid_paths":
-            alive = [c for c in candidates if tree.token_list[c] == tree.token_list[node]]
+        alive = going_on(tree, node, candidates)
     return Acceptance(tree.topology.path_to(node), randomness.choose(laws.target(node)))
 
 

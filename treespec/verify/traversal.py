@@ -1,6 +1,6 @@
 """Traversal verification: judge a tree leaf to root, every branch before what it hangs on."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,7 +8,16 @@ from treespec.tree.token_tree import TokenTree
 from treespec.verify.acceptance import Acceptance
 from treespec.verify.laws import Law, Number
 from treespec.verify.randomness import Randomness
-from treespec.verify.rule import ANY_TREE, PATHS, Rule, Shape, Siblings, TreeLaws
+from treespec.verify.rule import (
+    ANY_TREE,
+    PATHS,
+    Rule,
+    Shape,
+    Siblings,
+    TreeLaws,
+    children_of,
+    going_on,
+)
 
 
 class Traversal(Rule):
@@ -35,7 +44,8 @@ class Traversal(Rule):
 
     def decide(self, tree: TokenTree, laws: TreeLaws, randomness: Randomness) -> Acceptance:
         """See `treespec.verify.rule.Rule.decide`."""
-        outcome = _ask_children(tree, laws, randomness, node=0, weight=1)
+        descent = _Descent(tree, laws, randomness)
+        outcome = descent.ask_children((0,), tree.topology.children[0], 1)
         if isinstance(outcome, Acceptance):
             return outcome
         return Acceptance((0,), randomness.choose(outcome.law))
@@ -54,42 +64,49 @@ class _Rest:
     law: Law
 
 
-def _ask_children(
-    tree: TokenTree, laws: TreeLaws, randomness: Randomness, *, node: int, weight: Number
-) -> Acceptance | _Rest:
-    """The answer of a node's subtrees, asked in draw order, or what they left for the node."""
-    children = tree.topology.children[node]
-    siblings = Siblings.of(tree, laws, node, children)
-    left = siblings.target
-    for child, law in zip(children, siblings.laws, strict=False):
-        token = tree.token_list[child]
-        asked = min(1, weight * left[token] / law[token])
-        answer = _ask(tree, laws, randomness, node=child, weight=asked)
-        if answer is not None:
-            return answer
-        residual = left.scaled(weight).minus(law)
-        mass = residual.total()
-        failing = mass + 1 - weight  # probability that no child so far answered
-        if failing > 0:  # at 0 the child had to answer, up to rounding: go on as before it
-            weight = mass / failing
-        if mass > 0:
-            left = residual.scaled(1 / mass)
-    return _Rest(weight, left)
+@dataclass(frozen=True, slots=True)
+class _Descent:
+    """One walk over a tree; nodes are given as all those that stand for one text."""
 
+    tree: TokenTree
+    laws: TreeLaws
+    randomness: Randomness
 
-def _ask(
-    tree: TokenTree, laws: TreeLaws, randomness: Randomness, *, node: int, weight: Number
-) -> Acceptance | None:
-    """A path through `node` and the token after it, with probability `weight`; None otherwise."""
-    if weight == 0:
-        return None
-    if not tree.topology.children[node]:  # a leaf that fails needs no row of probabilities
-        if not randomness.accept(weight):
+    def ask(self, nodes: Sequence[int], weight: Number) -> Acceptance | None:
+        """A path through the first of the nodes, with probability `weight`; None otherwise."""
+        if weight == 0:  # also for the duplicates of a sibling that did not answer
             return None
-        return Acceptance(tree.topology.path_to(node), randomness.choose(laws.target(node)))
-    outcome = _ask_children(tree, laws, randomness, node=node, weight=weight)
-    if isinstance(outcome, Acceptance):
-        return outcome
-    if randomness.accept(outcome.weight):
-        return Acceptance(tree.topology.path_to(node), randomness.choose(outcome.law))
-    return None
+        children = children_of(self.tree, nodes)
+        if children:
+            outcome = self.ask_children(nodes, children, weight)
+            if isinstance(outcome, Acceptance):
+                return outcome
+            if not self.randomness.accept(outcome.weight):
+                return None
+            law = outcome.law
+        elif self.randomness.accept(weight):
+            law = self.laws.target(nodes[0])
+        else:  # a leaf that fails needs no row of probabilities
+            return None
+        return Acceptance(self.tree.topology.path_to(nodes[0]), self.randomness.choose(law))
+
+    def ask_children(
+        self, nodes: Sequence[int], children: Sequence[int], weight: Number
+    ) -> Acceptance | _Rest:
+        """The answer of the children, asked in draw order, or what they left for the nodes."""
+        siblings = Siblings.of(self.tree, self.laws, nodes[0], children)
+        left = siblings.target
+        for child, law in zip(children, siblings.laws, strict=False):
+            token = self.tree.token_list[child]
+            asked = min(1, weight * left[token] / law[token])
+            answer = self.ask(going_on(self.tree, child, children), asked)
+            if answer is not None:
+                return answer
+            residual = left.scaled(weight).minus(law)
+            mass = residual.total()
+            failing = mass + 1 - weight  # probability that no child so far answered
+            if failing > 0:  # at 0 the child had to answer, up to rounding: go on as before it
+                weight = mass / failing
+            if mass > 0:
+                left = residual.scaled(1 / mass)
+        return _Rest(weight, left)
