@@ -1,6 +1,5 @@
 """A smaller causal LM as drafter, with its own cache, tree mask and best-first expansion."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,12 +9,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from treespec.attention import NewNodes
 from treespec.drafters.base import DraftContext, Round
-from treespec.drafters.drawing import Drawn, Place, draw_children, paths_topology
+from treespec.drafters.drawing import Drawn, Place, draw_children
+from treespec.drafters.expansion import Expansion, ModelExpander, new_nodes, with_paths
 from treespec.errors import ConfigError, DrafterError
 from treespec.target import Target
-from treespec.tree.growth import NO_CANDIDATES, Candidates, GrowingTree, Grown, grow
+from treespec.tree.growth import GrowingTree, Grown, grow
 from treespec.tree.shapes import TreeLimits
 from treespec.tree.token_tree import TokenTree
 
@@ -85,9 +84,8 @@ class ModelDrafter:
         ):
             raise DrafterError(
                 f"the draft model has {mine} logits and the target {theirs}, more than padding "
-                f"explains; "
-                "if they share a tokenizer all the same, pass tokenizer= and target_tokenizer= to "
-                "ModelDrafter"
+                "explains; if they share a tokenizer all the same, pass tokenizer= and "
+                "target_tokenizer= to ModelDrafter"
             )
         return ModelDraftSession(self, prompts, context)
 
@@ -110,19 +108,19 @@ class ModelDraftSession:
         self._cache = self._target.new_cache(len(prompts), capacity=512)
         self._unread = [prompt.tolist() for prompt in prompts]
         self._vocab_size = min(self._target.vocab_size, context.vocab_size)
-        self._expansions: list[_Expansion] = []
+        self._expansions: list[Expansion] = []
 
     def propose(self, limits: Sequence[TreeLimits]) -> list[TokenTree]:
         """See `DraftSession.propose`."""
         limits = [self._within_context(row, limit) for row, limit in enumerate(limits)]
         asked = [limit.budget > 0 for limit in limits]
         if self._context.draw == "iid_paths":
-            limits = [_with_paths(limit) for limit in limits]
+            limits = [with_paths(limit) for limit in limits]
         roots = [unread[-1] for unread in self._unread]
-        expander = _ModelExpander(self, self._read(asked), limits)
+        expander = ModelExpander(self, self._read(asked), limits)
         grown = grow(expander, roots, limits, draw=self._context.draw)
         self._expansions = [
-            _Expansion(one, slots) for one, slots in zip(grown, expander.slots, strict=True)
+            Expansion(one, slots) for one, slots in zip(grown, expander.slots, strict=True)
         ]
         return [self._with_laws(one, laws) for one, laws in zip(grown, expander.laws, strict=True)]
 
@@ -215,7 +213,7 @@ class ModelDraftSession:
     ) -> list[Float[Tensor, "_F V"]]:
         """Run the frontier nodes of every row in one forward; their logits."""
         nodes = [
-            _new_nodes(tree, frontier, ran)
+            new_nodes(tree, frontier, ran)
             for tree, frontier, ran in zip(trees, frontiers, slots, strict=True)
         ]
         return [output.logits for output in self._target.extend(self._cache, nodes)]
@@ -224,126 +222,6 @@ class ModelDraftSession:
     def least_gain(self) -> float:
         """Expected tokens below which a level is not worth its forward."""
         return self._least_gain
-
-
-class _ModelExpander:
-    """Candidates from the draft model: the root's from what was read, the others' by forwards."""
-
-    def __init__(
-        self,
-        session: ModelDraftSession,
-        root_logits: Sequence[Float[Tensor, "_M _V"]],
-        limits: Sequence[TreeLimits],
-    ) -> None:
-        self._session = session
-        self._root_logits = root_logits
-        self._limits = limits
-        self.slots: list[dict[int, int]] = [{} for _ in limits]  # growing node -> place in scratch
-        self.laws: list[dict[int, Float[Tensor, " _V"]]] = [
-            {} for _ in limits
-        ]  # growing node -> law
-
-    def expand(
-        self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]]
-    ) -> list[list[Candidates]]:
-        """See `Expander.expand`; rows that expect too little of another level stop here."""
-        if any(frontier == [0] for frontier in frontiers):
-            logits = self._root_logits
-            chosen = frontiers
-        else:
-            chosen = [
-                frontier if self._worth_it(tree, frontier) else []
-                for tree, frontier in zip(trees, frontiers, strict=True)
-            ]
-            if not any(chosen):
-                return [[NO_CANDIDATES] * len(frontier) for frontier in frontiers]
-            logits = self._session.extend(trees, chosen, self.slots)
-            for ran, nodes in zip(self.slots, chosen, strict=True):
-                ran.update({node: len(ran) + place for place, node in enumerate(nodes)})
-        return [
-            self._row_candidates(row, tree, frontier, nodes, logits[row])
-            for row, (tree, frontier, nodes) in enumerate(
-                zip(trees, frontiers, chosen, strict=True)
-            )
-        ]
-
-    def _row_candidates(
-        self,
-        row: int,
-        tree: GrowingTree,
-        frontier: Sequence[int],
-        nodes: Sequence[int],
-        logits: Float[Tensor, "F V"],
-    ) -> list[Candidates]:
-        if not nodes:
-            return [NO_CANDIDATES] * len(frontier)
-        drawn = self._session.children(row, logits, tree, nodes, self._limits[row].width)
-        if drawn.laws is not None:
-            self.laws[row].update(zip(nodes, drawn.laws, strict=True))
-        return drawn.candidates
-
-    def _worth_it(self, tree: GrowingTree, frontier: Sequence[int]) -> bool:
-        return sum(math.exp(tree.scores[node]) for node in frontier) >= self._session.least_gain
-
-
-class _Expansion:
-    """One row's grown tree, and which of its nodes the draft model ran."""
-
-    def __init__(self, grown: Grown, slots: Mapping[int, int]) -> None:
-        self._grown = grown
-        self._slots = slots
-
-    def follow(self, accepted: Sequence[int]) -> list[int]:
-        """Scratch places of the accepted tokens, as far as the draft model ran them.
-
-        Siblings drawn with replacement may be equal, so all nodes that carry the text are followed.
-        """
-        tree, origins = self._grown.tree, self._grown.origins
-        alive: dict[int, list[int]] = {0: []}
-        longest: list[int] = []
-        for token in accepted:
-            alive = {
-                child: [*path, self._slots[origins[child]]]
-                for node, path in alive.items()
-                for child in tree.topology.children[node]
-                if tree.token_list[child] == token and origins[child] in self._slots
-            }
-            if not alive:
-                break
-            longest = next(iter(alive.values()))
-        return longest
-
-
-def _with_paths(limits: TreeLimits) -> TreeLimits:
-    """Limits that ask for whole paths, which is what "iid_paths" means."""
-    if limits.topology is not None or limits.budget == 0:
-        return limits
-    topology = paths_topology(limits)
-    return TreeLimits(
-        budget=len(topology) - 1,
-        depth=topology.max_depth,
-        width=len(topology.children[0]),
-        topology=topology,
-    )
-
-
-def _new_nodes(tree: GrowingTree, frontier: Sequence[int], ran: Mapping[int, int]) -> NewNodes:
-    """The frontier as nodes on top of those that ran before; the root is committed already."""
-    before = sorted(ran, key=lambda node: ran[node])
-    visible = torch.zeros(len(frontier), len(before) + len(frontier), dtype=torch.bool)
-    for place, node in enumerate(frontier):
-        visible[place, len(before) + place] = True
-        ancestor = tree.parents[node]
-        while ancestor > 0:
-            visible[place, ran[ancestor]] = True
-            ancestor = tree.parents[ancestor]
-    return NewNodes(
-        tokens=torch.tensor([tree.tokens[node] for node in frontier], dtype=torch.int64),
-        depths=torch.tensor(
-            [tree.depths[node] - 1 for node in [*before, *frontier]], dtype=torch.int64
-        ),
-        visible=visible,
-    )
 
 
 def _require_same_tokens(mine: Mapping[str, int], theirs: Mapping[str, int]) -> None:
