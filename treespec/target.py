@@ -101,7 +101,8 @@ class Target:
             cache: the rows to extend.
             prompts: one text a row, on the CPU; empty for rows with nothing to add.
             taps: indices of `hidden_states` to return for every token.
-            top: how many of the most probable ids to return for every token, 0 for none.
+            top: how many of the most probable ids to return for every token, 0 for none; no more
+                than there are.
 
         Returns:
             Per row logits `[1, V]` of the last token (`[0, V]` for an empty text), hidden states
@@ -119,7 +120,8 @@ class Target:
             wanted = None if top else sorted({last for last in lasts if last is not None})
             output = self._forward(cache, nodes, taps, wanted)
             cache.commit([range(node.tokens.shape[0]) for node in nodes])
-            best = output.logits.topk(top, dim=-1).indices if top else None
+            kept = min(top, output.logits.shape[-1])
+            best = output.logits.topk(kept, dim=-1).indices if top else None
             for row, (node, last) in enumerate(zip(nodes, lasts, strict=True)):
                 size = node.tokens.shape[0]
                 if last is not None:
