@@ -57,3 +57,32 @@ def test_a_static_tree_does_not_change_with_the_list_it_was_made_from():
 def test_a_static_tree_refuses_paths_that_are_no_tree():
     with pytest.raises(InvalidTreeError, match=r"path \[0, 0\] has no parent: add \[0\]"):
         StaticTree([[0, 0]])
+
+
+class TestCut:
+    LIMITS = TreeLimits(budget=9, depth=4, width=2)
+
+    @pytest.mark.parametrize("depth", [4, 5])
+    def test_limits_that_are_shallow_enough_stay(self, depth):
+        assert self.LIMITS.cut(depth) == self.LIMITS
+
+    def test_only_the_depth_of_a_growing_tree_changes(self):
+        assert self.LIMITS.cut(3) == TreeLimits(budget=9, depth=3, width=2)
+
+    @pytest.mark.parametrize("limits", [LIMITS, StaticTree(PATHS).limits(depth=9)])
+    @pytest.mark.parametrize("depth", [0, -1])
+    def test_without_levels_the_root_is_left_alone(self, limits, depth):
+        cut = limits.cut(depth)
+
+        assert (cut.budget, cut.depth, cut.topology) == (0, 0, None)
+
+    def test_a_topology_keeps_its_upper_levels(self):
+        cut = StaticTree(PATHS).limits(depth=9).cut(2)
+
+        assert cut.topology == TreeTopology([-1, 0, 0, 1, 1])
+        assert (cut.budget, cut.depth) == (4, 2)
+
+    def test_a_topology_that_is_not_ordered_by_level_is_cut_alike(self):
+        deep_first = TreeLimits(budget=4, depth=3, width=2, topology=TreeTopology([-1, 0, 1, 2, 0]))
+
+        assert deep_first.cut(2).topology == TreeTopology([-1, 0, 1, 0])

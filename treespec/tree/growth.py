@@ -36,9 +36,8 @@ class Candidates:
 
 NO_CANDIDATES = Candidates((), ())
 
-# How likely a sampled first child is taken to be accepted; any value keeps the rules exact, a
-# higher
-# one grows deeper and narrower trees.
+# How likely a sampled first child is taken to be accepted. Any value keeps the rules exact; a
+# higher one grows deeper and narrower trees.
 _SLOT_ACCEPTANCE = 0.8
 _LEAST_MASS = 1e-6
 
@@ -84,7 +83,7 @@ class Grown:
     """A finished tree.
 
     Attributes:
-        tree: the tree, its nodes level by level.
+        tree: the tree, its nodes in order of creation.
         origins: for each of its nodes the index it had while growing; node 0 stays node 0.
     """
 
