@@ -191,6 +191,14 @@ class TreeCache:
         self.scratch = [self.scratch[row] for row in rows]
         self._writing.starts = tuple(self.lengths)
 
+    def export(self, row: int, length: int) -> list[tuple[Tensor, Tensor]]:
+        """Copies of a row's first `length` keys and values, `[heads, P, D]`, layer by layer."""
+        return [
+            (layer.keys[row, :, :length].clone(), layer.values[row, :, :length].clone())
+            for layer in self._layers
+            if layer.is_initialized
+        ]
+
     def layer(
         self, index: int, row: int
     ) -> tuple[Float[Tensor, "heads P D"], Float[Tensor, "heads P D"]]:
@@ -230,6 +238,29 @@ def _move(stored: Float[Tensor, "heads S D"], length: int, still: int, path: Seq
     """Gather accepted slots before writing them: source and destination overlap."""
     source = torch.tensor([length + node for node in path[still:]], device=stored.device)
     stored[:, length + still : length + len(path)] = stored.index_select(1, source)
+
+
+def assemble(
+    rows: Sequence[Sequence[tuple[Tensor, Tensor]]], columns: Sequence[Int[Tensor, " _L"]]
+) -> DynamicCache:
+    """A cache of transformers' own, as `generate` would have left it.
+
+    Args:
+        rows: per row the keys and values of every layer, as `TreeCache.export` gives them.
+        columns: per row the columns of the padded batch where its tokens stand.
+    """
+    width = max(int(places[-1]) + 1 for places in columns)
+    cache = DynamicCache()
+    for index in range(len(rows[0])):
+        padded = []
+        for part in (0, 1):
+            heads, _, head_dim = rows[0][index][part].shape
+            batch = rows[0][index][part].new_zeros(len(rows), heads, width, head_dim)
+            for row, places in enumerate(columns):
+                batch[row][:, places.to(batch.device)] = rows[row][index][part]
+            padded.append(batch)
+        cache.update(*padded, index)
+    return cache
 
 
 def layers_of(config: PreTrainedConfig) -> list[str]:

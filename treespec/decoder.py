@@ -4,15 +4,14 @@ from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any
 
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel, StoppingCriteriaList
-from transformers.generation.stopping_criteria import StopStringCriteria
 from transformers.generation.streamers import BaseStreamer
 
 from treespec import options
 from treespec.cache import TreeCache
-from treespec.drafters.base import DraftContext, Drafter, DraftSession, Round
+from treespec.drafters.base import DraftContext, Drafter, DraftSession, Round, check_proposal
 from treespec.drafters.lookup import LookupDrafter
 from treespec.drafters.merged import MergedDrafter
 from treespec.drafters.plain import PlainDrafter
@@ -23,7 +22,7 @@ from treespec.rows import Row
 from treespec.self_check import self_check_once
 from treespec.streaming import RowStreamer
 from treespec.target import PREFILL_TOP, Target, TargetOutput
-from treespec.tree.shapes import BestFirst, StaticTree, TreeLimits
+from treespec.tree.shapes import BestFirst, StaticTree
 from treespec.tree.token_tree import TokenTree
 from treespec.verify import make_verifier
 from treespec.verify.acceptance import Acceptance, Verifier
@@ -110,8 +109,8 @@ class TreeDecoder:
             )
         criteria = StoppingCriteriaList(arguments.pop("stopping_criteria", None) or [])
         if stop_strings is not None:
-            criteria.append(_stop_strings(stop_strings, tokenizer))
-        block, mask = _left_padded(input_ids, attention_mask)
+            criteria.append(options.stop_string_criteria(stop_strings, tokenizer))
+        block, mask = options.left_padded(input_ids, attention_mask)
         hook = self.hook(streamer=streamer, seed=seed)
         output = hook.call(block, attention_mask=mask, stopping_criteria=criteria, **arguments)
         if block is not input_ids:
@@ -160,23 +159,26 @@ class TreeDecoder:
         self, rows: Sequence[Row], cache: TreeCache, session: DraftSession, stream: RowStreamer
     ) -> None:
         """Run steps until every row has ended; rows that end leave the batch."""
-        plain = self.is_plain
         live = self._drop_finished(list(range(len(rows))), rows, cache, session)
         while live:
             texts = [rows[row] for row in live]
             limits = [self.tree.limits(depth=text.depth_left) for text in texts]
             trees = session.propose(limits)
-            self._check_trees(trees, texts, limits)
+            check_proposal(
+                trees, [text.new_tokens[-1] for text in texts], limits, self.target.vocab_size
+            )
             outputs = self.target.score(cache, trees, taps=self.drafter.taps)
-            acceptances = self._accept(texts, trees, outputs)
+            scores = _process(texts, trees, outputs)
+            acceptances = self._accept(texts, trees, scores)
             cache.commit([acceptance.path for acceptance in acceptances])
             session.observe(
                 [Round(*parts) for parts in zip(trees, acceptances, outputs, strict=True)]
             )
-            for row, tree, acceptance, limit in zip(live, trees, acceptances, limits, strict=True):
-                emitted = rows[row].record_step(
-                    tree, acceptance, asked=limit.budget > 0 and not plain
-                )
+            for place, row in enumerate(live):
+                asked = limits[place].budget > 0 and not self.is_plain
+                emitted = rows[row].record_step(trees[place], acceptances[place], asked=asked)
+                nodes = acceptances[place].path[: len(emitted)]
+                rows[row].kept.add(outputs[place].logits, scores[place], nodes)
                 stream.put(row, emitted, finished=rows[row].finish_reason is not None)
             stream.flush()
             live = self._drop_finished(live, rows, cache, session)
@@ -191,32 +193,32 @@ class TreeDecoder:
         texts = [row.prompt[length:] for row, length in zip(rows, cache.lengths, strict=True)]
         outputs = self.target.prefill(cache, texts, taps=self.drafter.taps, top=top)
         roots = [TokenTree.root_only(int(row.prompt[-1])) for row in rows]
-        firsts = [Acceptance((), one.next_token) for one in self._accept(rows, roots, outputs)]
+        scores = _process(rows, roots, outputs)
+        firsts = [Acceptance((), one.next_token) for one in self._accept(rows, roots, scores)]
         session.observe([Round(None, *parts) for parts in zip(firsts, outputs, strict=True)])
         for index, (row, first) in enumerate(zip(rows, firsts, strict=True)):
             row.emit([first.next_token])
+            row.kept.add(outputs[index].logits, scores[index], (0,))
             stream.put(index, [first.next_token], finished=row.finish_reason is not None)
         stream.flush()
 
     def _accept(
-        self, rows: Sequence[Row], trees: Sequence[TokenTree], outputs: Sequence[TargetOutput]
+        self, rows: Sequence[Row], trees: Sequence[TokenTree], scores: Sequence[Tensor]
     ) -> list[Acceptance]:
-        """Process the logits along each tree's paths and let the rule decide."""
-        scores = [
-            output.logits
-            if row.process.is_identity
-            else row.process(row.history, tree, output.logits)
-            for row, tree, output in zip(rows, trees, outputs, strict=True)
-        ]
-        noises = [row.noise for row in rows]
+        """Let the rule decide on each row's tree."""
         for row in rows:
             row.noise.forget(before=row.root_position + 1)
+        noises = [row.noise for row in rows]
         return self.verifier.accept(trees, scores, noises, [row.root_position for row in rows])
 
     def _drop_finished(
         self, live: list[int], rows: Sequence[Row], cache: TreeCache, session: DraftSession
     ) -> list[int]:
+        """Let rows that have ended leave the batch."""
         places = [place for place, row in enumerate(live) if rows[row].finish_reason is None]
+        for place, row in enumerate(live):
+            if place not in places and rows[row].kept.wants_cache:
+                rows[row].kept.cache = cache.export(place, rows[row].root_position)
         if len(places) < len(live):
             if places:
                 cache.keep(places)
@@ -224,35 +226,15 @@ class TreeDecoder:
             live = [live[place] for place in places]
         return live
 
-    def _check_trees(
-        self, trees: Sequence[TokenTree], rows: Sequence[Row], limits: Sequence[TreeLimits]
-    ) -> None:
-        """Hold a drafter to the protocol before its tree reaches the target."""
-        if len(trees) != len(rows):
-            raise DrafterError(
-                f"the drafter proposed {len(trees)} trees for {len(rows)} rows; give one per row"
-            )
-        for place, (tree, row, limit) in enumerate(zip(trees, rows, limits, strict=True)):
-            root = row.new_tokens[-1]
-            if tree.token_list[0] != root:
-                raise DrafterError(
-                    f"row {place}: the tree's root is token {tree.token_list[0]}, but the last "
-                    f"committed "
-                    f"token is {root}; start the tree from it"
-                )
-            if len(tree) - 1 > limit.budget or tree.topology.max_depth > limit.depth:
-                raise DrafterError(
-                    f"row {place}: the tree has {len(tree) - 1} draft tokens and "
-                    f"{tree.topology.max_depth} "
-                    f"levels, but the limits are {limit.budget} and {limit.depth}; respect "
-                    f"TreeLimits"
-                )
-            if not 0 <= min(tree.token_list) <= max(tree.token_list) < self.target.vocab_size:
-                raise DrafterError(
-                    f"row {place}: the tree holds a token id outside 0 to "
-                    f"{self.target.vocab_size - 1}; "
-                    "propose ids below DraftContext.vocab_size only"
-                )
+
+def _process(
+    rows: Sequence[Row], trees: Sequence[TokenTree], outputs: Sequence[TargetOutput]
+) -> list[Float[Tensor, "_N _V"]]:
+    """Logits of every node, processed with its own path as history."""
+    return [
+        output.logits if row.process.is_identity else row.process(row.history, tree, output.logits)
+        for row, tree, output in zip(rows, trees, outputs, strict=True)
+    ]
 
 
 def _as_drafter(drafter: Drafter | EllipsisType | None) -> Drafter:
@@ -289,19 +271,3 @@ def _common_draw(verifier: Verifier, drafter: Drafter) -> str:
         f"{type(drafter).__name__} offers {', '.join(drafter.draws)}; choose another rule or "
         f"drafter"
     )
-
-
-def _left_padded(
-    block: Int[Tensor, "B W"], mask: Int[Tensor, "B W"] | None
-) -> tuple[Int[Tensor, "B W"], Int[Tensor, "B W"] | None]:
-    """The prompts with their padding moved to the left, which is where `generate` wants it."""
-    if mask is None or block.ndim != 2 or mask.shape != block.shape or bool(mask[:, -1].all()):
-        return block, mask
-    order = mask.bool().long().argsort(dim=1, stable=True)
-    return block.gather(1, order), mask.gather(1, order)
-
-
-def _stop_strings(stop_strings: str | list[str], tokenizer: Any) -> StopStringCriteria:
-    if tokenizer is None:
-        raise ConfigError("stop_strings needs the target's tokenizer; pass tokenizer= as well")
-    return StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import (
+    DynamicCache,
     GenerationConfig,
     LogitsProcessorList,
     PreTrainedModel,
@@ -21,10 +22,10 @@ from transformers.generation.streamers import BaseStreamer
 from transformers.generation.utils import GenerateDecoderOnlyOutput
 
 from treespec import options
-from treespec.cache import TreeCache
+from treespec.cache import TreeCache, assemble
 from treespec.errors import ConfigError, TreespecError
 from treespec.processing import row_processors
-from treespec.rows import Row
+from treespec.rows import Kept, Row
 from treespec.sampling import RowNoise, row_seeds
 from treespec.stats import DecodeStats
 from treespec.streaming import RowStreamer
@@ -44,11 +45,20 @@ class TreeOutput:
             shape `[B, T]`.
         stats: one per row.
         seeds: the seed of each row; None when greedy.
+        scores: with `output_scores`, one tensor `[B, V]` per new position, processed, float32;
+            zeros where a row has ended.
+        logits: with `output_logits`, the same before processing.
+        cache: with `return_dict_in_generate`, keys and values of all tokens but the last of each
+            row, in the columns of `sequences`; give it to the next call as `cache=` (before
+            transformers 5.24 `past_key_values=`) with the longer prompt.
     """
 
     sequences: Int[Tensor, "B T"]
     stats: list[DecodeStats]
     seeds: list[int] | None
+    scores: tuple[Float[Tensor, "B V"], ...] | None = None
+    logits: tuple[Float[Tensor, "B V"], ...] | None = None
+    cache: DynamicCache | None = None
 
 
 class TreeGenerate:
@@ -109,8 +119,7 @@ class TreeGenerate:
         if model is not self._decoder.target.model:
             raise ConfigError(
                 f"this hook decodes for another {self._decoder.target.support.model_class}; build "
-                f"a "
-                "TreeDecoder for the model whose generate() you call"
+                "a TreeDecoder for the model whose generate() you call"
             )
         options.check_config(generation_config)
         options.check_model_arguments(model_arguments)
@@ -134,13 +143,13 @@ class TreeGenerate:
         self.rows, self.temperature = rows, _temperature(generation_config)
         self._decoder.run(rows, cache, stream, temperature=self.temperature)
         stream.end()
-        sequences = _assemble(block, rows, options.pad_id(generation_config)).to(input_ids.device)
-        self.last_output = TreeOutput(
-            sequences=sequences, stats=[row.stats() for row in rows], seeds=seeds
+        output = _output(input_ids, real, rows, seeds, generation_config)
+        self.last_output = output
+        return (
+            _as_generate_returns(output)
+            if generation_config.return_dict_in_generate
+            else output.sequences
         )
-        if generation_config.return_dict_in_generate:
-            return GenerateDecoderOnlyOutput(sequences=cast(torch.LongTensor, sequences))
-        return sequences
 
     def _rows(
         self,
@@ -156,14 +165,13 @@ class TreeGenerate:
         if empty or block.shape[1] == 0:
             raise ConfigError(
                 f"row {empty[0] if empty else 0} of the prompt has no token; give at least one "
-                f"per row"
+                "per row"
             )
         max_new_tokens = config.max_length - block.shape[1]
         if max_new_tokens < 1:
             raise ConfigError(
                 f"max_length={config.max_length} leaves no room after a prompt of "
-                f"{block.shape[1]} tokens; "
-                "raise it, or give max_new_tokens of at least 1"
+                f"{block.shape[1]} tokens; raise it, or give max_new_tokens of at least 1"
             )
         max_positions = self._decoder.target.max_positions
         if max_positions is not None and int(real.sum(dim=1).max()) > max_positions:
@@ -187,6 +195,11 @@ class TreeGenerate:
                 max_positions=max_positions,
                 rope_switch=switch,
                 rope_moves_on=support.rope_moves_on,
+                kept=Kept(
+                    wants_logits=bool(config.output_logits),
+                    wants_scores=bool(config.output_scores),
+                    wants_cache=bool(config.return_dict_in_generate),
+                ),
             )
             for row in range(len(block))
         ]
@@ -214,10 +227,52 @@ def _temperature(config: GenerationConfig) -> float:
     return 1.0 if config.temperature is None else float(config.temperature)
 
 
-def _assemble(block: Int[Tensor, "B W"], rows: Sequence[Row], pad_id: int) -> Int[Tensor, "B T"]:
-    """Prompts as given, new tokens after them, short rows filled with padding."""
+def _output(
+    block: Int[Tensor, "B W"],
+    real: Bool[Tensor, "B W"],
+    rows: Sequence[Row],
+    seeds: list[int] | None,
+    config: GenerationConfig,
+) -> TreeOutput:
+    """What finished rows come to, padded as `generate` pads."""
     longest = max(len(row.new_tokens) for row in rows)
-    new = torch.full((len(rows), longest), pad_id, dtype=block.dtype)
+    new = torch.full((len(rows), longest), options.pad_id(config), dtype=block.dtype)
     for line, row in zip(new, rows, strict=True):
         line[: len(row.new_tokens)] = torch.tensor(row.new_tokens, dtype=block.dtype)
-    return torch.cat([block, new], dim=1)
+    cache = None
+    if config.return_dict_in_generate:
+        ends = [block.shape[1] + torch.arange(len(row.new_tokens) - 1) for row in rows]
+        columns = [
+            torch.cat([mask.nonzero().flatten(), end]) for mask, end in zip(real, ends, strict=True)
+        ]
+        cache = assemble([row.kept.cache for row in rows], columns)
+    return TreeOutput(
+        sequences=torch.cat([block, new.to(block.device)], dim=1),
+        stats=[row.stats() for row in rows],
+        seeds=seeds,
+        scores=_by_position([row.kept.scores for row in rows]) if config.output_scores else None,
+        logits=_by_position([row.kept.logits for row in rows]) if config.output_logits else None,
+        cache=cache,
+    )
+
+
+def _by_position(rows: Sequence[Sequence[Float[Tensor, " V"]]]) -> tuple[Tensor, ...]:
+    """Vectors of each row's tokens as one tensor per position."""
+    empty = torch.zeros_like(rows[0][0])
+    longest = max(len(row) for row in rows)
+    return tuple(
+        torch.stack([row[place] if place < len(row) else empty for row in rows])
+        for place in range(longest)
+    )
+
+
+def _as_generate_returns(output: TreeOutput) -> GenerateDecoderOnlyOutput:
+    """The same in transformers' own type; the cache goes under the name that it has there."""
+    fields = GenerateDecoderOnlyOutput.__dataclass_fields__
+    cache_name = "cache" if "cache" in fields else "past_key_values"
+    return GenerateDecoderOnlyOutput(
+        sequences=cast(torch.LongTensor, output.sequences),
+        scores=cast(Any, output.scores),
+        logits=cast(Any, output.logits),
+        **{cache_name: output.cache},
+    )

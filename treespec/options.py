@@ -3,10 +3,16 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jaxtyping import Int
+from torch import Tensor
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
-from transformers.generation.stopping_criteria import EosTokenCriteria, MaxLengthCriteria
+from transformers.generation.stopping_criteria import (
+    EosTokenCriteria,
+    MaxLengthCriteria,
+    StopStringCriteria,
+)
 
-from treespec.errors import UnsupportedOptionError
+from treespec.errors import ConfigError, UnsupportedOptionError
 
 # Fields of GenerationConfig that change what is generated in ways a tree cannot follow, with the
 # values that mean "off".
@@ -25,8 +31,6 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     "use_mtp": (None, False),
     "output_attentions": (None, False),
     "output_hidden_states": (None, False),
-    "output_scores": (None, False),
-    "output_logits": (None, False),
     "cache_implementation": (None, "dynamic"),
     "stop_strings": (None,),
     "use_cache": (None, True),
@@ -131,3 +135,24 @@ def pad_id(config: GenerationConfig) -> int:
 def other_criteria(criteria: StoppingCriteriaList) -> list[StoppingCriteria]:
     """The stopping criteria that are not about length or end ids, which rows check themselves."""
     return [one for one in criteria if not isinstance(one, MaxLengthCriteria | EosTokenCriteria)]
+
+
+def left_padded(
+    block: Int[Tensor, "B W"], mask: Int[Tensor, "B W"] | None
+) -> tuple[Int[Tensor, "B W"], Int[Tensor, "B W"] | None]:
+    """The prompts with their padding moved to the left, which is where `generate` wants it."""
+    if mask is None or block.ndim != 2 or mask.shape != block.shape or bool(mask[:, -1].all()):
+        return block, mask
+    order = mask.bool().long().argsort(dim=1, stable=True)
+    return block.gather(1, order), mask.gather(1, order)
+
+
+def stop_string_criteria(stop_strings: str | list[str], tokenizer: Any) -> StopStringCriteria:
+    """The criterion that ends a row at one of these texts.
+
+    Raises:
+        ConfigError: without a tokenizer.
+    """
+    if tokenizer is None:
+        raise ConfigError("stop_strings needs the target's tokenizer; pass tokenizer= as well")
+    return StopStringCriteria(tokenizer=tokenizer, stop_strings=stop_strings)

@@ -123,6 +123,12 @@ def _for_row(processor: LogitsProcessor, row: int, rows: int) -> LogitsProcessor
         place = row * prompts.shape[0] // rows
         penalised.encoder_input_ids = cast(torch.LongTensor, prompts[place : place + 1])
         return penalised
+    if isinstance(processor, hf.RepetitionPenaltyLogitsProcessor):
+        ignored = processor.prompt_ignore_length
+        if isinstance(ignored, Tensor):
+            penalising = copy.copy(processor)
+            penalising.prompt_ignore_length = int(ignored[row * ignored.shape[0] // rows])
+            return penalising
     if isinstance(processor, hf.EncoderNoRepeatNGramLogitsProcessor):
         banning = copy.copy(processor)
         place = row * processor.batch_size // rows

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers import LogitsProcessor, StoppingCriteria
 from transformers.generation.stopping_criteria import MaxTimeCriteria
@@ -14,6 +14,44 @@ from treespec.sampling import RowNoise
 from treespec.stats import DecodeStats
 from treespec.tree.token_tree import TokenTree
 from treespec.verify.acceptance import Acceptance
+
+
+class Kept:
+    """What a caller wants to see of a row besides its tokens.
+
+    Args:
+        wants_logits: keep the target's logits at every emitted token.
+        wants_scores: keep the processed ones.
+        wants_cache: keep keys and values when the row ends.
+
+    Attributes:
+        logits: one vector `[V]` per emitted token, float32.
+        scores: the same after processing.
+        cache: keys and values of every layer, each `[heads, P, D]`.
+    """
+
+    def __init__(
+        self,
+        *,
+        wants_logits: bool = False,
+        wants_scores: bool = False,
+        wants_cache: bool = False,
+    ) -> None:
+        self.wants_cache = wants_cache
+        self.logits: list[Float[Tensor, " _V"]] = []
+        self.scores: list[Float[Tensor, " _V"]] = []
+        self.cache: list[tuple[Tensor, Tensor]] = []
+        self._wants_logits = wants_logits
+        self._wants_scores = wants_scores
+
+    def add(
+        self, logits: Float[Tensor, "N V"], scores: Float[Tensor, "N V"], nodes: Sequence[int]
+    ) -> None:
+        """Keep the rows of the nodes after which a token was emitted."""
+        if self._wants_logits:
+            self.logits += [logits[node].float() for node in nodes]
+        if self._wants_scores:
+            self.scores += [scores[node].float() for node in nodes]
 
 
 class Row:
@@ -30,6 +68,7 @@ class Row:
         max_positions: positions that the target can embed, or None.
         rope_switch: position at which the target's rotary frequencies change for a whole forward.
         rope_moves_on: whether they go on changing behind it.
+        kept: what to keep for the caller besides the tokens; nothing if left out.
 
     Attributes:
         new_tokens: what has been emitted.
@@ -49,8 +88,10 @@ class Row:
         max_positions: int | None,
         rope_switch: int | None = None,
         rope_moves_on: bool = False,
+        kept: "Kept | None" = None,
     ) -> None:
         self.prompt = block[real]
+        self.kept = kept or Kept()
         self.noise = noise
         self.process = PathProcessor(processors)
         self.new_tokens: list[int] = []

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from treespec.errors import DrafterError
 from treespec.sampling import RowNoise
 from treespec.target import TargetOutput
 from treespec.tree.shapes import TreeLimits
@@ -82,3 +83,37 @@ class Drafter(Protocol):
     def begin(self, prompts: Sequence[Tensor], context: DraftContext) -> DraftSession:
         """Start drafting for these prompts, each of shape `[L]` without padding, on the CPU."""
         ...
+
+
+def check_proposal(
+    trees: Sequence[TokenTree],
+    roots: Sequence[int],
+    limits: Sequence[TreeLimits],
+    vocab_size: int,
+) -> None:
+    """Hold a drafter to the protocol before its trees reach the target.
+
+    Raises:
+        DrafterError: naming the row and what is wrong with its tree.
+    """
+    if len(trees) != len(roots):
+        raise DrafterError(
+            f"the drafter proposed {len(trees)} trees for {len(roots)} rows; give one per row"
+        )
+    for row, (tree, root, limit) in enumerate(zip(trees, roots, limits, strict=True)):
+        size, depth = len(tree) - 1, tree.topology.max_depth
+        if tree.token_list[0] != root:
+            raise DrafterError(
+                f"row {row}: the tree's root is token {tree.token_list[0]}, but the last committed "
+                f"token is {root}; start the tree from it"
+            )
+        if size > limit.budget or depth > limit.depth:
+            raise DrafterError(
+                f"row {row}: the tree has {size} draft tokens and {depth} levels, but the limits "
+                f"are {limit.budget} and {limit.depth}; respect TreeLimits"
+            )
+        if not 0 <= min(tree.token_list) <= max(tree.token_list) < vocab_size:
+            raise DrafterError(
+                f"row {row}: the tree holds a token id outside 0 to {vocab_size - 1}; propose ids "
+                "below DraftContext.vocab_size only"
+            )
