@@ -50,7 +50,7 @@ unit: $(INSTALLED)  ## Run the tests that need neither much time, nor real model
 	$(BIN)/python -m pytest
 
 docs: stage  ## Build the documentation into site/
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 # The source tree keeps heads/ and training/ beside treespec/; tools that do not follow the
 # package map read the package from here. What an earlier build left behind must not get in.
