@@ -24,7 +24,7 @@ WORDS = (
 
 def model_names(description: str, *options: str) -> argparse.Namespace:
     """The command line of an example: for each of `options` the name of a model, or None."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     for option in options:
         parser.add_argument(f"--{option}", help="folder or hub name; a tiny random model without")
     return parser.parse_args()
