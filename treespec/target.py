@@ -33,7 +33,7 @@ class TargetOutput:
     """
 
     logits: Float[Tensor, "N V"]
-    hidden: dict[int, Float[Tensor, "N H"]] = field(default_factory=dict)
+    hidden: dict[int, Float[Tensor, "_N H"]] = field(default_factory=dict)
     top_ids: Int[Tensor, "P K"] | None = None
 
 

@@ -181,7 +181,7 @@ class Rule(ABC):
     def accept(
         self,
         trees: Sequence[TokenTree],
-        scores: Sequence[Float[Tensor, "N V"]],
+        scores: Sequence[Float[Tensor, "_N V"]],
         noises: Sequence[RowNoise],
         root_positions: Sequence[int],
     ) -> list[Acceptance]:
