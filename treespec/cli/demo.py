@@ -40,7 +40,7 @@ PROMPTS = (
     "        self.balance += amount\n"
     "        return self.balance\n"
     "```",
-    "Why is the sky blue?",
+    "List the planets of the solar system with one sentence about each.",
     "Write a song about the days of the week, with a chorus after every verse.",
 )
 

@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from jaxtyping import Int
 from torch import Tensor
@@ -74,6 +75,7 @@ def measure(
     }
     for decoder in decoders.values():
         decoder.generate(prompts[0], max_new_tokens=_WARM_UP_TOKENS, do_sample=False)
+    generate: Any = target.generate  # typed as a submodule by torch
     times_s: list[dict[str, list[float]]] = [{name: [] for name in decoders} for _ in prompts]
     hooks: list[dict[str, TreeGenerate]] = [{} for _ in prompts]
     began = time.perf_counter()
@@ -87,11 +89,8 @@ def measure(
                     bars.update(work, detail=f"prompt {place + 1}, {name}")
                     hook = hooks[place][name] = decoder.hook()
                     started = time.perf_counter()
-                    target.generate(
-                        ids,
-                        custom_generate=hook,
-                        max_new_tokens=max_new_tokens,
-                        do_sample=False,
+                    generate(
+                        ids, custom_generate=hook, max_new_tokens=max_new_tokens, do_sample=False
                     )
                     times_s[place][name].append(time.perf_counter() - started)
                     bars.advance(work)
