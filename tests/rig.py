@@ -257,21 +257,26 @@ class Plain:
 
 
 def plain_greedy(
-    model: PreTrainedModel, prompt: Int[Tensor, "1 L"], new_tokens: int, **options: object
-) -> Plain:
-    """`model.generate(do_sample=False)` of one prompt, with the gaps."""
+    model: PreTrainedModel, batch: Batch, new_tokens: int, *, eos: Sequence[int] = ()
+) -> list[Plain]:
+    """`model.generate(do_sample=False)` of the left-padded batch, row by row."""
     output = model.generate(
-        prompt,
-        attention_mask=torch.ones_like(prompt),
+        batch.input_ids,
+        attention_mask=batch.attention_mask,
         max_new_tokens=new_tokens,
         do_sample=False,
+        eos_token_id=list(eos) or None,
+        pad_token_id=0,
         return_dict_in_generate=True,
         output_scores=True,
-        **options,
     )
-    tokens = output.sequences[0].tolist()
-    gaps = [top_gap(scores[0]) for scores in output.scores]
-    return Plain(tokens, tokens[prompt.shape[1] :], gaps)
+    texts = []
+    for row, prompt in enumerate(batch.prompts):
+        new = output.sequences[row, batch.width :].tolist()
+        end = next((place + 1 for place, token in enumerate(new) if token in eos), len(new))
+        gaps = [top_gap(scores[row]) for scores in output.scores[:end]]
+        texts.append(Plain([*prompt[0].tolist(), *new[:end]], new[:end], gaps))
+    return texts
 
 
 def top_gap(scores: Float[Tensor, " V"]) -> float:
@@ -282,13 +287,20 @@ def top_gap(scores: Float[Tensor, " V"]) -> float:
 
 @dataclass
 class NearTies:
-    """Differences that rounding explains; counted, so that they are never passed in silence."""
+    """Differences that rounding explains; counted, so that they are never passed in silence.
 
+    Attributes:
+        compared: texts compared.
+        count: texts that differ, at a near-tie first.
+    """
+
+    compared: int = 0
     count: int = 0
 
     def check(self, plain: Plain, found: Sequence[int], where: str) -> None:
         """Fail unless `found` equals the plain text, up to a near-tie at the first difference."""
         expected = plain.new
+        self.compared += 1
         if list(found) == expected:
             return
         at = next(
