@@ -58,7 +58,7 @@ class Run:
 
 def measure(
     target: PreTrainedModel,
-    prompts: Sequence[Int[Tensor, "1 P"]],
+    prompts: Sequence[Int[Tensor, "1 _P"]],
     *,
     max_new_tokens: int,
     rounds: int,
