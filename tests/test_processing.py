@@ -81,9 +81,7 @@ def test_a_users_processor_is_called_with_whole_histories():
 
     PathProcessor([Recorder()])(HISTORY, TREE, torch.zeros(len(TREE), VOCAB))
 
-    expected = [
-        [*HISTORY.tolist(), *TREE.path_tokens(node)[1:]] for node in range(len(TREE))
-    ]
+    expected = [[*HISTORY.tolist(), *TREE.path_tokens(node)[1:]] for node in range(len(TREE))]
     assert sorted(seen) == sorted(expected)
 
 

@@ -22,9 +22,7 @@ def test_a_bfloat16_model_passes():
 def test_a_mask_of_the_wrong_kind_is_found(monkeypatch):
     target = Target(build(family("llama"), "eager"))
     # Eager attention adds a boolean mask as 0 and 1 without complaint.
-    monkeypatch.setattr(
-        "treespec.attention.encode", lambda visible, *_: visible[:, None].float()
-    )
+    monkeypatch.setattr("treespec.attention.encode", lambda visible, *_: visible[:, None].float())
 
     with pytest.raises(SelfCheckError, match="LlamaForCausalLM with eager attention gives node"):
         self_check(target)

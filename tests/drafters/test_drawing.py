@@ -17,33 +17,35 @@ def draw(kind: str, step: int, *, seed: int | None = 3, width: int = 2):
 
 @pytest.mark.parametrize("kind", ["iid", "swor"])
 def test_first_siblings_follow_the_declared_law(kind):
-    firsts = [draw(kind, step).candidates[0].tokens[0] for step in range(4000)]
+    firsts = [draw(kind, step).candidates[0].tokens[0] for step in range(1500)]
 
-    shares = torch.bincount(torch.tensor(firsts), minlength=5) / 4000
+    shares = torch.bincount(torch.tensor(firsts), minlength=5) / 1500
 
-    assert (shares - LAW).abs().sum() / 2 < 0.03
+    assert (shares - LAW).abs().sum() / 2 < 0.05
 
 
 def test_second_siblings_without_replacement_follow_what_is_left():
-    pairs = [draw("swor", step).candidates[0].tokens for step in range(6000)]
+    pairs = [draw("swor", step).candidates[0].tokens for step in range(2500)]
 
     after_first = torch.tensor([second for first, second in pairs if first == 0])
     shares = torch.bincount(after_first, minlength=5) / len(after_first)
 
     assert all(first != second for first, second in pairs)
-    assert (shares - torch.tensor([0, 0.5, 0.3, 0.2, 0])).abs().sum() / 2 < 0.03
+    assert (shares - torch.tensor([0, 0.5, 0.3, 0.2, 0])).abs().sum() / 2 < 0.05
 
 
 def test_independent_siblings_may_be_equal():
-    pairs = [draw("iid", step).candidates[0].tokens for step in range(2000)]
+    pairs = [draw("iid", step).candidates[0].tokens for step in range(1500)]
 
-    equal = sum(first == second for first, second in pairs) / 2000
+    equal = sum(first == second for first, second in pairs) / 1500
 
-    assert equal == pytest.approx(float((LAW**2).sum()), abs=0.04)
+    assert equal == pytest.approx(float((LAW**2).sum()), abs=0.05)
 
 
 def test_a_token_of_probability_zero_is_never_drawn_independently():
-    drawn = [token for step in range(2000) for token in draw("iid", step, width=5).candidates[0].tokens]
+    drawn = [
+        token for step in range(300) for token in draw("iid", step, width=5).candidates[0].tokens
+    ]
 
     assert 4 not in drawn
 
