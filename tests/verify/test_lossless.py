@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.verify.tables import KINDS, SHAPES, random_tables
+from tests.verify.tables import KINDS, SHAPES, fractions, random_tables
 from treespec.tree import TreeTopology
 from treespec.verify import VERIFIERS, make_verifier
 from treespec.verify.enumeration import LawTable, every_draft, law_lookup
@@ -46,6 +46,20 @@ def test_output_law_is_the_targets(rule: str, draw: str, shape: str, kind: str):
     vocab_size = 3 if len(topology) <= 3 else 2
 
     assert_lossless(rule, draw, topology, random_tables(7, vocab_size, topology.max_depth, kind))
+
+
+@pytest.mark.parametrize(
+    ("rule", "draw"),
+    [*itertools.product(("rejection", "traversal"), ("iid", "swor", "topk")), ("kseq", "iid")],
+)
+@pytest.mark.parametrize("shape", ["bin1", "triple"])
+def test_output_law_is_the_targets_where_the_draft_prefers_what_the_target_does_not(
+    rule: str, draw: str, shape: str
+):
+    p, q = fractions("2/5 2/5 1/10 1/10"), fractions("1/10 1/5 3/10 2/5")
+    p_table = {(): p} | {(token,): p for token in range(4)}
+
+    assert_lossless(rule, draw, SHAPES[shape], (p_table, {(): q}))
 
 
 @pytest.mark.slow
