@@ -308,11 +308,11 @@ class TestSampledSiblings:
         """Two drafts that agree on what is drawn so far choose the same place next."""
 
         def shape(second):
-            log_probs = [math.log(0.5), math.log(second)]
-            limits = TreeLimits(budget=3, depth=2, width=2)
+            log_probs = [math.log(0.1), math.log(second)]
+            limits = TreeLimits(budget=2, depth=2, width=2)
             return grow(same([1, 2], log_probs), [ROOT], [limits], draw="swor")[0].tree.topology
 
-        assert shape(0.4) == shape(0.01)
+        assert shape(0.85) == shape(0.001)
 
     def test_mass_that_is_drawn_makes_the_next_place_less_worth(self):
         """After 0.9 of the mass is drawn at the root, its child's first place is worth more."""

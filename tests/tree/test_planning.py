@@ -196,6 +196,10 @@ class TestCalibrated:
             rest = [other for other in paths if other != path]
             assert not last or value_of(table, rest) < value_of(table, paths)
 
+    @pytest.mark.parametrize("row", [[0.9, 0.3, 0.0], [0.3, 0.9, 0.0]])
+    def test_a_rank_that_is_never_accepted_is_not_planned_for(self, row):
+        assert calibrated([row], 3).topology == TreeTopology([-1, 0, 0])
+
     def test_levels_may_differ_in_what_they_accept(self):
         table = [[0.5, 0.25], [0.9], [0.125, 0.0625]]
 
