@@ -131,28 +131,45 @@ def test_other_text_is_wrong_unless_rounding_explains_it(
     assert (run.is_near_tie, run.is_wrong) == (near_tie, wrong)
 
 
+PARTED = [
+    run_with("plain", is_same=True),
+    run_with("chain", is_same=True),
+    run_with("tree", is_same=False, gap=0.1),
+]
+EXACT = [run_with(method, is_same=True) for method in ("plain", "chain", "tree")]
+
+
+def said(runs: list[list[MethodRun]], exact: list[list[MethodRun]]) -> str:
+    console = Console(record=True, width=400, file=io.StringIO())
+    conclude(console, runs, exact)
+    return console.export_text()
+
+
 def test_near_ties_are_counted_and_told() -> None:
-    console = Console(record=True, width=400, file=io.StringIO())
+    text = said([EXACT, PARTED], [])
 
-    conclude(
-        console,
-        [
-            run_with("plain", is_same=True),
-            run_with("chain", is_same=True),
-            run_with("tree", is_same=False, gap=0.1),
-        ],
-    )
-
-    text = console.export_text()
-    assert "1 of 2 texts are token for token" in text
+    assert "3 of 4 texts are token for token" in text
     assert "1 part from it at a near-tie: two tokens whose logits are at most 0.1 apart" in text
+    assert "--dtype float32" in text
 
 
-def test_wrong_text_fails_the_demo() -> None:
+def test_near_ties_are_followed_by_what_float32_gives() -> None:
+    assert "The same prompts in float32: 2 of 2 texts are identical." in said([PARTED], [EXACT])
+
+
+def test_texts_that_are_all_the_same_need_no_explanation() -> None:
+    assert said([EXACT], []).splitlines() == [
+        "2 of 2 texts are token for token those of plain decoding."
+    ]
+
+
+@pytest.mark.parametrize("precision", ["runs", "exact"])
+def test_wrong_text_fails_the_demo(precision: str) -> None:
     console = Console(record=True, width=400, file=io.StringIO())
+    wrong = [[run_with("tree", is_same=False, gap=0.3)]]
 
     with pytest.raises(typer.Exit) as caught:
-        conclude(console, [run_with("tree", is_same=False, gap=0.3)])
+        conclude(console, **{"runs": [PARTED], "exact": [], precision: wrong})
 
     assert caught.value.exit_code == 1
     assert "1 differ by more than rounding explains" in console.export_text()
