@@ -201,7 +201,7 @@ class TreeCache:
 
     def layer(
         self, index: int, row: int
-    ) -> tuple[Float[Tensor, "heads P D"], Float[Tensor, "heads P D"]]:
+    ) -> tuple[Float[Tensor, "heads P K"], Float[Tensor, "heads P V"]]:
         """Committed keys and values of one layer and row, as views."""
         stored, length = self._layers[index], self.lengths[row]
         return stored.keys[row, :, :length], stored.values[row, :, :length]
