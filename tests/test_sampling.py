@@ -115,3 +115,9 @@ def test_draft_seeds_differ_between_nodes_steps_and_from_the_row():
     seeds = {node_seed(9, position, node) for position in range(20) for node in range(20)} | {9}
 
     assert len(seeds) == 401
+
+
+def test_the_largest_word_of_the_hash_still_gives_finite_noise(monkeypatch):
+    monkeypatch.setattr("treespec.sampling._mix_", lambda words: words.fill_(-1))
+
+    assert torch.isfinite(gumbel(1, 1, torch.arange(3))).all()

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from treespec.errors import ConfigError
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
@@ -63,15 +65,16 @@ def node_seed(seed: int, root_position: int, node: int) -> int:
 def gumbel(seed: int, position: int, tokens: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
     """Gumbel(0, 1) noise of chosen tokens at one position, float32, on the device of `tokens`.
 
-    53 bits of the hash make the uniform variable: with fewer, tokens rarer than the grid would get
-    visibly wrong probabilities, because their noise must come from its extreme tail.
+    The uniform variable is an odd multiple of 2**-53: 52 bits of the hash, and a half, which no
+    double rounds to 0 or 1. With a coarser grid tokens rarer than it would get visibly wrong
+    probabilities, because their noise must come from its extreme tail.
     """
     key = _mix(_mix(seed) ^ _mix((position + 1) * _GOLDEN))
     words = tokens.to(torch.int64) * _signed(_GOLDEN)
     words += _signed(key)
     _mix_(words)
-    uniform = ((words >> 11) & ((1 << 53) - 1)).to(torch.float64)
-    uniform.add_(0.5).mul_(2.0**-53)
+    uniform = ((words >> 12) & ((1 << 52) - 1)).to(torch.float64)
+    uniform.add_(0.5).mul_(2.0**-52)
     return uniform.log_().neg_().log_().neg_().to(torch.float32)
 
 
@@ -125,7 +128,7 @@ def row_seeds(seed: int | Sequence[int] | None, rows: int) -> list[int]:
         rows: number of output rows.
 
     Raises:
-        ValueError: if a sequence has another length than `rows`.
+        ConfigError: if a sequence has another length than `rows`.
     """
     if seed is None:
         seed = int(torch.randint(0, 2**62, ()).item())
@@ -133,7 +136,7 @@ def row_seeds(seed: int | Sequence[int] | None, rows: int) -> list[int]:
         return [row_seed(seed, row) for row in range(rows)]
     seeds = [int(value) for value in seed]
     if len(seeds) != rows:
-        raise ValueError(
+        raise ConfigError(
             f"seed has {len(seeds)} entries, but there are {rows} output rows; give one int per row"
         )
     return seeds
