@@ -1,0 +1,307 @@
+"""Drafters that predict from the text alone, on the host, without a model of their own.
+
+A `Predictor` names evidence for the next token after any continuation of its row's text. One
+`PredictingSession` blends the evidence of one or several predictors and grows trees from it, so
+that merged drafters extend each other's branches. It learns from every token that the target emits,
+whoever drafted it.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from treespec.drafters.base import DraftContext, Round
+from treespec.drafters.evidence import Evidence, Reliabilities
+from treespec.drafters.opinions import Opinion, opinions_of
+from treespec.sampling import RowNoise
+from treespec.tree.growth import Candidates, Grown, GrowingTree, grow
+from treespec.tree.shapes import TreeLimits
+from treespec.tree.token_tree import TokenTree
+
+# Under sampling, estimates come from other contexts than the one that is sampled in. Noise is
+# trusted to this degree to decide between candidates: 0 ignores it, 1 believes the estimates fully.
+_NOISE_TRUST = 0.8
+_GUMBEL_MEAN = 0.5772156649
+
+
+@runtime_checkable
+class Predictor(Protocol):
+    """Knows one row's text, and what followed in similar contexts.
+
+    States stand for the text with a few drafted tokens behind it; only the predictor that made a
+    state looks inside.
+    """
+
+    def start(self) -> Any:
+        """State of the text as it is."""
+        ...
+
+    def follow(self, state: Any, token: int) -> Any:
+        """State with one more drafted token."""
+        ...
+
+    def evidence(self, state: Any) -> list[Evidence]:
+        """What may follow a state, most specific first."""
+        ...
+
+    def absorb(self, one: Round, opinions: Sequence[Opinion]) -> None:
+        """Learn from a round before its tokens are appended.
+
+        Args:
+            one: what happened.
+            opinions: the target's opinion at every row of `one.output.logits`; empty unless
+                `PredictingDrafter.wants_opinions`.
+        """
+        ...
+
+    def append(self, token: int) -> None:
+        """Let the text grow by an emitted token."""
+        ...
+
+
+class PredictingDrafter(ABC):
+    """A drafter that is nothing but a predictor for each row.
+
+    Attributes:
+        priors: for each kind of its evidence the reliability to start with.
+        wants_opinions: whether `Predictor.absorb` reads opinions.
+    """
+
+    taps: tuple[int, ...] = ()
+    draws: tuple[str, ...] = ("shared", "topk")
+    priors: Mapping[str, float]
+    wants_opinions: bool
+
+    @abstractmethod
+    def predictor(self, prompt: Int[Tensor, " L"]) -> Predictor:
+        """A predictor for a row with this prompt."""
+
+    def begin(
+        self, prompts: Sequence[Int[Tensor, " _L"]], context: DraftContext
+    ) -> "PredictingSession":
+        """See `Drafter.begin`."""
+        return PredictingSession([self], prompts, context)
+
+
+class PredictingSession:
+    """Rows that grow trees from their predictors' evidence.
+
+    Args:
+        drafters: where each row's predictors come from; evidence of the i-th sets bit i of a
+            node's sources.
+        prompts: one a row.
+        context: of the generation.
+    """
+
+    def __init__(
+        self,
+        drafters: Sequence[PredictingDrafter],
+        prompts: Sequence[Int[Tensor, " _L"]],
+        context: DraftContext,
+    ) -> None:
+        """Make every row's predictors."""
+        priors = {kind: prior for drafter in drafters for kind, prior in drafter.priors.items()}
+        self._context = context
+        self._wants_opinions = any(drafter.wants_opinions for drafter in drafters)
+        self._rows = [
+            _Row(
+                [drafter.predictor(prompt) for drafter in drafters],
+                Reliabilities(priors),
+                noise if context.draw == "shared" else RowNoise(None),
+                root_position=prompt.shape[0] - 1,
+                vocab_size=context.vocab_size,
+            )
+            for prompt, noise in zip(prompts, context.noises, strict=True)
+        ]
+
+    def propose(self, limits: Sequence[TreeLimits]) -> list[TokenTree]:
+        """See `DraftSession.propose`."""
+        roots = [row.root for row in self._rows]
+        grown = grow(self, roots, limits, draw=self._context.draw)
+        return [row.with_sources(one) for row, one in zip(self._rows, grown, strict=True)]
+
+    def expand(
+        self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]]
+    ) -> list[list[Candidates]]:
+        """See `Expander.expand`."""
+        return [
+            row.expand(tree, frontier)
+            for row, tree, frontier in zip(self._rows, trees, frontiers, strict=True)
+        ]
+
+    def observe(self, rounds: Sequence[Round]) -> None:
+        """See `DraftSession.observe`."""
+        opinions: Sequence[Sequence[Opinion]] = [()] * len(rounds)
+        if self._wants_opinions:
+            opinions = opinions_of(
+                [one.output.logits for one in rounds],
+                vocab_size=self._context.vocab_size,
+                temperature=self._context.temperature,
+            )
+        for row, one, heard in zip(self._rows, rounds, opinions, strict=True):
+            row.observe(one, heard)
+
+    def keep(self, rows: Sequence[int]) -> None:
+        """See `DraftSession.keep`."""
+        self._rows = [self._rows[row] for row in rows]
+
+
+class _Row:
+    """One row: its predictors, what they are worth, and the states of the tree being grown."""
+
+    def __init__(
+        self,
+        predictors: Sequence[Predictor],
+        reliabilities: Reliabilities,
+        noise: RowNoise,
+        *,
+        root_position: int,
+        vocab_size: int,
+    ) -> None:
+        self.root = -1
+        self._predictors = predictors
+        self._reliabilities = reliabilities
+        self._noise = noise
+        self._root_position = root_position
+        self._vocab_size = vocab_size
+        self._states: list[list[Any]] = []
+        self._evidence: list[list[list[Evidence]]] = []
+
+    def expand(self, tree: GrowingTree, frontier: Sequence[int]) -> list[Candidates]:
+        """Candidates for nodes of one level."""
+        estimates = []
+        for node in frontier:
+            self._enter(tree, node)
+            estimates.append(self._reliabilities.blend(_ordered(self._evidence[node])))
+        if not self._noise.is_zero and frontier:
+            position = self._root_position + tree.depths[frontier[0]] + 1
+            estimates = _perturbed(estimates, self._noise, position)
+        return [_candidates(found, self._vocab_size) for found in estimates]
+
+    def with_sources(self, grown: Grown) -> TokenTree:
+        """The tree with the predictors marked that named each node's token."""
+        tree = grown.tree
+        if len(self._predictors) == 1:
+            return tree
+        sources = [0]
+        for node in range(1, len(tree)):
+            token, parent = tree.token_list[node], tree.topology.parent_list[node]
+            heard = self._evidence[grown.origins[parent]]
+            sources.append(
+                sum(
+                    1 << source
+                    for source, evidence in enumerate(heard)
+                    if any(token in one.tokens for one in evidence)
+                )
+            )
+        return replace(tree, sources=torch.from_numpy(np.array(sources, dtype=np.int64)))
+
+    def observe(self, one: Round, opinions: Sequence[Opinion]) -> None:
+        """Learn from a round and let the text grow."""
+        emitted = [one.acceptance.next_token]
+        if one.tree is not None:
+            emitted[:0] = [one.tree.token_list[node] for node in one.acceptance.path[1:]]
+            self._learn(emitted)
+        for predictor in self._predictors:
+            predictor.absorb(one, opinions)
+            for token in emitted:
+                predictor.append(token)
+        self.root = emitted[-1]
+        self._root_position += len(emitted)
+
+    def _enter(self, tree: GrowingTree, node: int) -> None:
+        """Make the states of a node that is about to be expanded."""
+        if node == 0:
+            states = [predictor.start() for predictor in self._predictors]
+            self._states, self._evidence = [], []
+        else:
+            token = tree.tokens[node]
+            states = [
+                predictor.follow(state, token)
+                for predictor, state in zip(
+                    self._predictors, self._states[tree.parents[node]], strict=True
+                )
+            ]
+        missing = node + 1 - len(self._states)  # nodes of the same level that are not expanded
+        self._states += [[]] * missing
+        self._evidence += [[]] * missing
+        self._states[node] = states
+        self._evidence[node] = [
+            predictor.evidence(state)
+            for predictor, state in zip(self._predictors, states, strict=True)
+        ]
+
+    def _learn(self, emitted: Sequence[int]) -> None:
+        """Learn reliabilities from what would have been predicted for each emitted token."""
+        states = [predictor.start() for predictor in self._predictors]
+        for token in emitted:
+            heard = [
+                predictor.evidence(state)
+                for predictor, state in zip(self._predictors, states, strict=True)
+            ]
+            self._reliabilities.learn(_ordered(heard), token)
+            states = [
+                predictor.follow(state, token)
+                for predictor, state in zip(self._predictors, states, strict=True)
+            ]
+
+
+def _ordered(heard: Sequence[list[Evidence]]) -> list[Evidence]:
+    """The evidence of all predictors, most specific first."""
+    if len(heard) == 1:
+        return heard[0]
+    return sorted((one for evidence in heard for one in evidence), key=_negative_order)
+
+
+def _negative_order(one: Evidence) -> float:
+    return -one.order
+
+
+def _candidates(estimates: Mapping[int, float], vocab_size: int) -> Candidates:
+    """Estimates as candidates, best first."""
+    ranked = sorted(
+        (
+            (-estimate, token)
+            for token, estimate in estimates.items()
+            if estimate > 0 and token < vocab_size
+        )
+    )
+    return Candidates(
+        [token for _, token in ranked],
+        [math.log(min(-negative, 1.0)) for negative, _ in ranked],
+    )
+
+
+def _perturbed(
+    estimates: Sequence[Mapping[int, float]], noise: RowNoise, position: int
+) -> list[dict[int, float]]:
+    """Probabilities that each token wins at `position`, where the noise is known.
+
+    Were the estimates the target's own probabilities, the token with the largest log-probability
+    plus noise would win for certain. They are only close to them, so the perturbed values are
+    flattened before they become probabilities. The tokens that are not named take part as one whose
+    noise is not known.
+    """
+    tokens = [token for found in estimates for token in found]
+    gumbels = iter(noise.at(position, torch.tensor(tokens, dtype=torch.int64)).tolist())
+    sharpened = []
+    for found in estimates:
+        values = {
+            token: (math.log(estimate) + next(gumbels) if estimate > 0 else next(gumbels) - 99.0)
+            for token, estimate in found.items()
+        }
+        rest = max(1.0 - sum(found.values()), 1e-6)
+        others = math.log(rest) + _GUMBEL_MEAN
+        highest = max(values.values(), default=others)
+        sharpness = 1.0 / (1.0 - _NOISE_TRUST)
+        odds = {token: math.exp(sharpness * (value - highest)) for token, value in values.items()}
+        total = sum(odds.values()) + math.exp(min(sharpness * (others - highest), 50.0))
+        sharpened.append({token: odd / total for token, odd in odds.items()})
+    return sharpened
