@@ -1,98 +1,21 @@
 import math
-import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.strategies import topologies
-from treespec.tree import (
-    NO_CANDIDATES,
-    BestFirst,
-    Candidates,
-    TokenTree,
-    TreeLimits,
-    TreeTopology,
-    from_paths,
-    grow,
-    kary,
-    to_paths,
+from tests.tree.guessers import (
+    ROOT,
+    Guesser,
+    grown,
+    imagined,
+    listed,
+    nodes_of,
+    path_of,
+    same,
 )
-
-ROOT = 9
-HUGE = 10**9
-SAMPLED = ["iid", "swor", "iid_paths"]
-
-
-class Guesser:
-    """Candidates that depend on the path alone; counts what it is asked."""
-
-    def __init__(self, candidates):
-        self.candidates = candidates
-        self.frontiers = []
-
-    def expand(self, trees, frontiers):
-        self.frontiers.append([list(frontier) for frontier in frontiers])
-        return [
-            [self.candidates(path_of(tree, node)) for node in frontier]
-            for tree, frontier in zip(trees, frontiers, strict=True)
-        ]
-
-
-def path_of(tree, node):
-    """Tokens from below the root down to a node of a growing tree."""
-    path = []
-    while node:
-        path.append(tree.tokens[node])
-        node = tree.parents[node]
-    return tuple(reversed(path))
-
-
-def same(tokens: Sequence[int], log_probs: Sequence[float]) -> Guesser:
-    """The same candidates everywhere."""
-    return Guesser(lambda path: Candidates(tokens, log_probs))
-
-
-def listed(candidates: Mapping[tuple[int, ...], Candidates]) -> Guesser:
-    """Candidates of the listed paths, none elsewhere."""
-    return Guesser(lambda path: candidates.get(path, NO_CANDIDATES))
-
-
-def imagined(seed: int, max_width: int = 3) -> Guesser:
-    """Candidates drawn at random for each path, with many ties and dead ends."""
-
-    def candidates(path):
-        generator = random.Random(f"{seed}{path}")
-        width = generator.randint(0, max_width)
-        log_probs = sorted((generator.randint(-6, 0) / 2 for _ in range(width)), reverse=True)
-        return Candidates(generator.sample(range(8), width), log_probs)
-
-    return Guesser(candidates)
-
-
-def sampled(seed: int) -> Guesser:
-    """Three tokens drawn without replacement for each path, in draw order."""
-
-    def candidates(path):
-        generator = random.Random(f"{seed}{path}")
-        weights = {token: generator.random() for token in range(4)}
-        tokens = sorted(weights, key=lambda token: generator.random() / weights[token])[:3]
-        total = sum(weights.values())
-        return Candidates(tokens, [math.log(weights[token] / total) for token in tokens])
-
-    return Guesser(candidates)
-
-
-def grown(guesser: Guesser, *, budget=HUGE, depth=HUGE, width=HUGE, topology=None) -> TokenTree:
-    limits = TreeLimits(budget=budget, depth=depth, width=width, topology=topology)
-    return grow(guesser, [ROOT], [limits], draw="topk")[0].tree
-
-
-def nodes_of(tree: TokenTree) -> dict[tuple[int, ...], float]:
-    """Score of each node by its path of tokens, without the root."""
-    paths = [tree.path_tokens(node)[1:] for node in range(len(tree))]
-    return dict(zip(paths, tree.scores.tolist(), strict=True))
+from treespec.tree import BestFirst, Candidates, TreeLimits, TreeTopology, grow
 
 
 def universe(guesser: Guesser, *, depth: int, width: int) -> dict[tuple[int, ...], float]:
@@ -271,127 +194,3 @@ class TestRows:
 
         for node, origin in enumerate(result.origins) if watched else []:
             assert result.tree.path_tokens(node)[1:] == path_of(watched[0], origin)
-
-
-class TestSampledSiblings:
-    """Tokens that were drawn must stay: what competes for the budget is the place of a token."""
-
-    @pytest.mark.parametrize("draw", SAMPLED)
-    @given(seed=st.integers(0, 10**6), budget=st.integers(0, 12), width=st.integers(0, 3))
-    def test_a_nodes_children_are_the_first_tokens_drawn_there(self, draw, seed, budget, width):
-        guesser = sampled(seed)
-        limits = TreeLimits(budget=budget, depth=4, width=width)
-        tree = grow(guesser, [ROOT], [limits], draw=draw)[0].tree
-
-        for node, below in enumerate(tree.topology.children):
-            drawn = guesser.candidates(tree.path_tokens(node)[1:]).tokens
-            assert [tree.token_list[child] for child in below] == list(drawn[: len(below)])
-
-    @given(st.integers(0, 10**6), st.integers(0, 12), st.integers(0, 4), st.integers(0, 3))
-    def test_budget_depth_and_width_are_kept(self, seed, budget, depth, width):
-        limits = TreeLimits(budget=budget, depth=depth, width=width)
-        tree = grow(sampled(seed), [ROOT], [limits], draw="swor")[0].tree
-
-        assert len(tree) - 1 <= budget
-        assert tree.topology.max_depth <= depth
-        assert all(len(below) <= width for below in tree.topology.children)
-
-    @given(st.integers(0, 10**6), st.integers(0, 12))
-    def test_no_node_scores_above_its_parent(self, seed, budget):
-        limits = TreeLimits(budget=budget, depth=4, width=3)
-        tree = grow(sampled(seed), [ROOT], [limits], draw="swor")[0].tree
-
-        parents = tree.scores[tree.topology.parents[1:]]
-        assert (tree.scores[1:] <= parents).all()
-
-    def test_a_place_does_not_compete_by_the_token_that_will_stand_there(self):
-        """Two drafts that agree on what is drawn so far choose the same place next."""
-
-        def shape(second):
-            log_probs = [math.log(0.1), math.log(second)]
-            limits = TreeLimits(budget=2, depth=2, width=2)
-            return grow(same([1, 2], log_probs), [ROOT], [limits], draw="swor")[0].tree.topology
-
-        assert shape(0.85) == shape(0.001)
-
-    def test_mass_that_is_drawn_makes_the_next_place_less_worth(self):
-        """After 0.9 of the mass is drawn at the root, its child's first place is worth more."""
-        limits = TreeLimits(budget=2, depth=2, width=2)
-        trees = [
-            grow(same([1, 2], [math.log(p), math.log(0.05)]), [ROOT], [limits], draw="swor")[0].tree
-            for p in (0.9, 0.1)
-        ]
-
-        assert [tree.topology for tree in trees] == [
-            TreeTopology([-1, 0, 1]),
-            TreeTopology([-1, 0, 0]),
-        ]
-
-    def test_nothing_is_drawn_where_no_mass_is_left(self):
-        limits = TreeLimits(budget=9, depth=1, width=3)
-        tree = grow(same([1, 2], [0.0, -5.0]), [ROOT], [limits], draw="swor")[0].tree
-
-        assert tree.token_list == (ROOT, 1)
-
-    def test_an_impossible_token_is_not_drawn(self):
-        limits = TreeLimits(budget=9, depth=1, width=3)
-        tree = grow(same([1, 2], [-0.5, -math.inf]), [ROOT], [limits], draw="swor")[0].tree
-
-        assert tree.token_list == (ROOT, 1)
-
-    def test_a_token_drawn_twice_stands_twice(self):
-        limits = TreeLimits(budget=3, depth=1, width=3)
-        tree = grow(same([4, 4, 4], [math.log(0.5)] * 3), [ROOT], [limits], draw="iid")[0].tree
-
-        assert tree.token_list == (ROOT, 4, 4, 4)
-
-    @pytest.mark.parametrize("draw", SAMPLED)
-    def test_a_static_topology_is_filled_in_draw_order(self, draw):
-        limits = TreeLimits(budget=2, depth=1, width=2, topology=TreeTopology([-1, 0, 0]))
-        tree = grow(same([4, 7], [-2.0, -0.5]), [ROOT], [limits], draw=draw)[0].tree
-
-        assert tree.token_list == (ROOT, 4, 7)
-
-
-class TestStaticTopology:
-    @given(topologies())
-    def test_enough_candidates_fill_it_whole(self, topology):
-        tree = grown(same(range(20), [-0.5 - rank for rank in range(20)]), topology=topology)
-
-        # nodes are numbered level by level, whatever order the topology had
-        assert sorted(to_paths(tree.topology)) == sorted(to_paths(topology))
-        assert list(tree.token_list[1:]) == list(tree.topology.ranks[1:])
-
-    def test_one_ordered_by_level_keeps_its_order(self):
-        topology = from_paths([[0], [1], [0, 0], [1, 0], [1, 1]])
-
-        assert grown(same([1, 2], [-1.0, -2.0]), topology=topology).topology == topology
-
-    def test_a_place_without_candidate_is_left_out_with_its_descendants(self):
-        words = {(): Candidates([1, 2], [-1.0, -2.0]), (1,): Candidates([3], [-0.5])}
-        tree = grown(listed(words), topology=kary(3, 3))
-
-        assert nodes_of(tree) == {(): 0.0, (1,): -1.0, (2,): -2.0, (1, 3): -1.5}
-
-    @pytest.mark.parametrize("end", [-math.inf, math.nan])
-    def test_an_impossible_candidate_leaves_its_place_and_later_ones_out(self, end):
-        tree = grown(same([1, 2, 3], [-0.5, end, end]), topology=kary(3, 1))
-
-        assert tree.token_list == (ROOT, 1)
-
-    def test_nodes_are_filled_however_unlikely_they_are(self):
-        tree = grown(same([1, 2], [-0.1, -99.0]), budget=2, topology=kary(2, 1))
-
-        assert tree.token_list == (ROOT, 1, 2)
-
-    def test_only_inner_nodes_are_expanded(self):
-        guesser = same([1, 2], [-0.5, -1.0])
-        grown(guesser, topology=from_paths([[0], [1], [1, 0]]))
-
-        assert guesser.frontiers == [[[0]], [[2]]]
-
-    def test_the_root_alone_asks_nothing(self):
-        guesser = same([1], [-0.5])
-        tree = grown(guesser, topology=TreeTopology([-1]))
-
-        assert (tree.token_list, guesser.frontiers) == ((ROOT,), [])
