@@ -141,16 +141,14 @@ class ScriptedSession:
     def propose(self, limits: Sequence[TreeLimits]) -> list[TokenTree]:
         """See `treespec.drafters.base.DraftSession.propose`."""
         return [
-            self._draft(*row)
+            self.draft(*row)
             for row in zip(self.committed, self._texts, self._places, limits, strict=True)
         ]
 
     def observe(self, rounds: Sequence[Round]) -> None:
         """See `treespec.drafters.base.DraftSession.observe`."""
         for committed, one in zip(self.committed, rounds, strict=True):
-            if one.tree is not None:
-                committed += [one.tree.token_list[node] for node in one.acceptance.path[1:]]
-            committed.append(one.acceptance.next_token)
+            committed += emitted_by(one)
 
     def keep(self, rows: Sequence[int]) -> None:
         """See `treespec.drafters.base.DraftSession.keep`."""
@@ -158,11 +156,11 @@ class ScriptedSession:
         self._texts = [self._texts[row] for row in rows]
         self._places = [self._places[row] for row in rows]
 
-    def _draft(
+    def draft(
         self, committed: list[int], text: list[int], place: Placement, limits: TreeLimits
     ) -> TokenTree:
         """Fill the shape; nodes off the right path get tokens of no meaning."""
-        ahead = text[len(committed) :] if committed == text[: len(committed)] else []
+        ahead = tokens_ahead(committed, text)
         shape = limits.topology or spread(limits, self._vocab, place, self._rng)
         tokens = [committed[-1]] + [0] * (len(shape) - 1)
         on_path = {0}
@@ -183,6 +181,17 @@ class ScriptedSession:
                 tokens[siblings[rank]] = right
                 on_path.add(siblings[rank])
         return TokenTree.from_lists(shape.parent_list, tokens)
+
+
+def tokens_ahead(committed: list[int], text: list[int]) -> list[int]:
+    """What the script says next; nothing where the text has left it."""
+    return text[len(committed) :] if committed == text[: len(committed)] else []
+
+
+def emitted_by(one: Round) -> list[int]:
+    """Tokens that a round commits."""
+    accepted = [] if one.tree is None else [one.tree.token_list[n] for n in one.acceptance.path[1:]]
+    return [*accepted, one.acceptance.next_token]
 
 
 def spread(limits: TreeLimits, vocab: int, place: Placement, rng: random.Random) -> TreeTopology:

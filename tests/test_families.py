@@ -23,6 +23,8 @@ from tests.rig import (
 from treespec import BestFirst, StaticTree, TokenTree, TreeDecoder, UnsupportedTargetError
 from treespec.target import Target
 
+pytest_plugins = ("tests.near_ties",)
+
 NEW_TOKENS = 64
 # The longest is longer than every family's window, the shortest is shorter.
 PROMPTS = random_prompts([19, 12, 7, 3], VOCAB)
@@ -82,17 +84,6 @@ def matrix() -> Iterator[object]:
 def plain_texts(each: Family, attention: str) -> list[Plain]:
     """What the tiny model says to the prompts."""
     return plain_greedy(tiny_model(each, attention), PROMPTS, NEW_TOKENS)
-
-
-@pytest.fixture(scope="module")
-def near_ties(request: pytest.FixtureRequest) -> Iterator[NearTies]:
-    """Counts differences that rounding explains, and reports them at the end."""
-    ties = NearTies()
-    yield ties
-    report = f"{ties.compared} greedy texts compared, {ties.count} near-ties"
-    plugins = request.config.pluginmanager
-    with plugins.get_plugin("capturemanager").global_and_fixture_disabled():
-        plugins.get_plugin("terminalreporter").write_line(f"\n{report}")
 
 
 @pytest.mark.parametrize("case", list(matrix()))
