@@ -114,8 +114,8 @@ def load_tokenizer(name: str, hint: str = "MODEL") -> PreTrainedTokenizerBase:
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
     except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError) as error:
         raise typer.BadParameter(
-            f"no tokenizer could be loaded from {name!r}: {first_line(error)}; save the model's "
-            "tokenizer beside its weights",
+            f"no tokenizer could be loaded from {name!r}: {first_line(error)}; check "
+            "the name, or save the tokenizer beside the weights",
             param_hint=hint,
         ) from error
     return tokenizer
