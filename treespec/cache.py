@@ -259,7 +259,7 @@ def assemble(
             for row, places in enumerate(columns):
                 batch[row][:, places.to(batch.device)] = rows[row][index][part]
             padded.append(batch)
-        cache.update(*padded, index)
+        cache.update(padded[0], padded[1], index)
     return cache
 
 

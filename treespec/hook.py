@@ -6,7 +6,7 @@ arrives here is what its own sampling loop would get, so that every option means
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -29,9 +29,7 @@ from treespec.rows import Kept, Row
 from treespec.sampling import RowNoise, row_seeds
 from treespec.stats import DecodeStats
 from treespec.streaming import RowStreamer
-
-if TYPE_CHECKING:
-    from treespec.decoder import TreeDecoder
+from treespec.target import Target
 
 _SPARE_SLOTS = 128
 
@@ -61,6 +59,22 @@ class TreeOutput:
     cache: DynamicCache | None = None
 
 
+@runtime_checkable
+class Engine(Protocol):
+    """What decodes prepared rows; `TreeDecoder` does."""
+
+    @property
+    def target(self) -> Target:
+        """The model that decides."""
+        ...
+
+    def run(
+        self, rows: Sequence[Row], cache: TreeCache, stream: RowStreamer, *, temperature: float
+    ) -> None:
+        """Decode the rows to their ends."""
+        ...
+
+
 class TreeGenerate:
     """One way into the engine: pass it to `model.generate(custom_generate=...)`.
 
@@ -77,7 +91,7 @@ class TreeGenerate:
 
     def __init__(
         self,
-        decoder: "TreeDecoder",
+        decoder: Engine,
         *,
         streamer: BaseStreamer | None = None,
         seed: int | Sequence[int] | None = None,
@@ -270,9 +284,10 @@ def _as_generate_returns(output: TreeOutput) -> GenerateDecoderOnlyOutput:
     """The same in transformers' own type; the cache goes under the name that it has there."""
     fields = GenerateDecoderOnlyOutput.__dataclass_fields__
     cache_name = "cache" if "cache" in fields else "past_key_values"
+    cache: dict[str, Any] = {cache_name: output.cache}
     return GenerateDecoderOnlyOutput(
         sequences=cast(torch.LongTensor, output.sequences),
         scores=cast(Any, output.scores),
         logits=cast(Any, output.logits),
-        **{cache_name: output.cache},
+        **cache,
     )
