@@ -38,7 +38,7 @@ NO_CANDIDATES = Candidates((), ())
 
 # How likely a sampled first child is taken to be accepted. Any value keeps the rules exact; a
 # higher one grows deeper and narrower trees.
-_SLOT_ACCEPTANCE = 0.8
+_LOG_SLOT_ACCEPTANCE = math.log(0.8)
 _LEAST_MASS = 1e-6
 
 
@@ -185,7 +185,7 @@ class _StaticRow:
             for place, token, log_prob in zip(places, found.tokens, found.log_probs, strict=False):
                 if not log_prob > -math.inf:  # false for NaN too
                     break
-                worth = math.log(_SLOT_ACCEPTANCE) if self.sampled else min(log_prob, 0.0)
+                worth = _LOG_SLOT_ACCEPTANCE if self.sampled else min(log_prob, 0.0)
                 node = self.tree.add(parent, token, self.tree.scores[parent] + worth)
                 self.places.append(place)
                 if self.children[place]:
@@ -202,7 +202,8 @@ class _SlotRow:
 
     Dropping a drawn token for its score would bias the output (docs/math/trees.md), so what
     competes for the budget is the *slot* of a node's next child, scored by the parent's score and
-    the draft's mass not yet drawn there. Every level gets its share of what is left of the budget.
+    the draft's mass not yet drawn there. Every level gets its share of what is left of the budget,
+    and more while its slots are better than any that the next level can open.
     """
 
     def __init__(self, root: int, limits: TreeLimits) -> None:
@@ -220,20 +221,27 @@ class _SlotRow:
             self.draws[node], self.drawn[node] = found, []
             self._open_slot(node)
         left = self.limits.budget - (len(self.tree) - 1)
-        added = []
-        for _ in range(math.ceil(left / self.levels_left)):
-            if not self.slots:
-                break
-            negative, parent = heapq.heappop(self.slots)
-            token = self.draws[parent].tokens[len(self.drawn[parent])]
-            added.append(self.tree.add(parent, token, -negative))
-            self.drawn[parent].append(token)
-            self._open_slot(parent)
+        share = math.ceil(left / self.levels_left)
+        added: list[int] = []
+        while self.slots and len(added) < left:
+            score = -self.slots[0][0]
+            if len(added) >= share and score <= self.tree.scores[added[0]] + _LOG_SLOT_ACCEPTANCE:
+                break  # the next level's best slot will be no worse
+            added.append(self._draw_best())
         self.levels_left -= 1
         depths = self.tree.depths
         self.frontier = [
             node for node in added if self.levels_left > 0 and depths[node] < self.limits.depth
         ]
+
+    def _draw_best(self) -> int:
+        """Draw the token of the best slot and open the one beside it."""
+        negative, parent = heapq.heappop(self.slots)
+        token = self.draws[parent].tokens[len(self.drawn[parent])]
+        node = self.tree.add(parent, token, -negative)
+        self.drawn[parent].append(token)
+        self._open_slot(parent)
+        return node
 
     def _open_slot(self, parent: int) -> None:
         """Let the next child of `parent` compete, if it can be drawn at all."""
@@ -245,7 +253,7 @@ class _SlotRow:
         mass = dict(zip(drawn, found.log_probs, strict=False))
         open_mass = 1.0 - sum(math.exp(log_prob) for log_prob in mass.values())
         if open_mass > _LEAST_MASS:
-            score = self.tree.scores[parent] + math.log(_SLOT_ACCEPTANCE * min(open_mass, 1.0))
+            score = self.tree.scores[parent] + _LOG_SLOT_ACCEPTANCE + math.log(min(open_mass, 1.0))
             heapq.heappush(self.slots, (-score, parent))
 
     def kept(self) -> list[int]:
