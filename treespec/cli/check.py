@@ -3,6 +3,8 @@
 import statistics
 import time
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
 
 import torch
 import typer
@@ -14,6 +16,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from treespec.attention import require_implementation
 from treespec.cache import TreeCache
+from treespec.cli.auditing import AuditSettings, run_audit
 from treespec.cli.loading import (
     Attention,
     AttentionOption,
@@ -24,6 +27,7 @@ from treespec.cli.loading import (
     choose_device,
     first_line,
     load_model,
+    load_tokenizer,
 )
 from treespec.cli.reporting import FAILED, progress_bar
 from treespec.errors import TreespecError, UnsupportedOptionError, UnsupportedTargetError
@@ -58,20 +62,41 @@ def check(
     dtype: DtypeOption = Dtype.AUTO,
     device: DeviceOption = None,
     attn: AttentionOption = None,
+    audit: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROMPTS",
+            help="Also decode these prompts (JSON lines with prompt, text or turns, or plain "
+            "lines) with trees and plainly, and explain every difference.",
+            show_default=False,
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="New tokens for each prompt of the audit.")
+    ] = 64,
+    temperature: Annotated[
+        float, typer.Option(min=0.0, help="Of the audit; 0 decodes greedily.")
+    ] = 0.0,
+    limit: Annotated[int, typer.Option(min=1, help="Most prompts to audit.")] = 20,
 ) -> None:
     """Tell whether a model can decode with token trees, and what a tree costs on this machine.
 
     Loads the model, reports what matters about it, scores one random tree and compares it with
     plain forwards of the same texts (the self-check), and times forwards of 1 to 64 nodes.
 
-    Exit code: 0 if the model can be used as loaded here, 1 if it is refused or fails the
-    self-check, 2 for a wrong command line.
+    With --audit it also decodes real prompts both ways and sorts the first difference of each into
+    near-tie (rounding decides between two tokens) and violation (something is wrong).
+
+    Exit code: 0 if the model can be used as loaded here, 1 if it is refused, fails the self-check
+    or has a violation, 2 for a wrong command line.
 
     **Examples**
 
     `treespec check Qwen/Qwen2.5-1.5B-Instruct`
 
     `treespec check ./model --dtype bfloat16 --device cuda --attn sdpa`
+
+    `treespec check ./model --audit prompts.jsonl --max-new-tokens 96 --temperature 1`
     """
     console = Console(highlight=False)
     loaded = load_model(model, dtype=dtype, device=choose_device(device), attention=attn)
@@ -91,6 +116,12 @@ def check(
         console.print(f"failed: not usable with {chosen} attention{advice}", style="red")
         raise typer.Exit(FAILED)
     console.print(_cost_table(loaded))
+    if audit is not None:
+        settings = AuditSettings(
+            prompts=audit, max_new_tokens=max_new_tokens, temperature=temperature, limit=limit
+        )
+        if not run_audit(console, loaded, load_tokenizer(model), settings):
+            raise typer.Exit(FAILED)
     console.print(f"supported: {type(loaded).__name__} can decode with trees", style="green")
 
 
