@@ -71,7 +71,7 @@ def inspect_support(model: PreTrainedModel) -> Support:
         num_layers=len(layers),
         kinds=_layer_kinds(config, layers),
         vocab_size=_vocab_size(model, config),
-        max_positions=getattr(config, "max_position_embeddings", None),
+        max_positions=_max_positions(config, rope_kind),
         rope_switch=rope_switch,
         rope_moves_on=rope_kind == "dynamic",
     )
@@ -135,15 +135,20 @@ def _vocab_size(model: PreTrainedModel, config: PreTrainedConfig) -> int:
     return int(head.weight.shape[0]) if head is not None else int(config.vocab_size)
 
 
+def _max_positions(config: PreTrainedConfig, rope_kind: str | None) -> int | None:
+    """Positions that the model is made for; dynamic NTK has no end, it scales with the text."""
+    return None if rope_kind == "dynamic" else getattr(config, "max_position_embeddings", None)
+
+
 def _rope_switch(config: PreTrainedConfig) -> tuple[str | None, int | None]:
     """Kind of a rotary embedding whose frequencies depend on the forward, and where they change."""
-    parameters = (
-        getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
-    )
-    kind = parameters.get("rope_type", parameters.get("type"))
-    if kind not in _SWITCHING_ROPE:
-        return None, None
-    original = parameters.get("original_max_position_embeddings") or getattr(
-        config, "original_max_position_embeddings", None
-    )
-    return kind, int(original or config.max_position_embeddings)
+    given = getattr(config, "rope_parameters", None) or getattr(config, "rope_scaling", None) or {}
+    by_layer_type = [one for one in given.values() if isinstance(one, dict)]
+    for parameters in by_layer_type or [given]:
+        kind = parameters.get("rope_type", parameters.get("type"))
+        if kind in _SWITCHING_ROPE:
+            original = parameters.get("original_max_position_embeddings") or getattr(
+                config, "original_max_position_embeddings", None
+            )
+            return kind, int(original or config.max_position_embeddings)
+    return None, None
