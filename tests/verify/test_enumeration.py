@@ -2,14 +2,16 @@
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
+import torch
 
 from tests.verify.tables import SHAPES, SameEverywhere, fractions
 from treespec.errors import ConfigError, DrafterError
 from treespec.sampling import RowNoise
 from treespec.verify import Acceptance
 from treespec.verify.enumeration import every_draft, every_outcome, law_lookup
-from treespec.verify.exact import acceptance, output_law
+from treespec.verify.exact import acceptance, optimal_acceptance, output_law
 from treespec.verify.laws import TableLaw
 
 
@@ -84,6 +86,14 @@ def test_floats_may_miss_one_by_rounding():
     law = [0.1] * 10
 
     assert acceptance("token", law, law, candidates=1, draw="iid") == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, np.array], ids=["tensor", "array"])
+def test_laws_may_be_arrays_of_floats(kind):
+    law = kind([0.5, 0.25, 0.25], dtype=(torch if kind is torch.tensor else np).float32)
+
+    assert acceptance("rejection", law, law, candidates=2, draw="iid") == 1.0
+    assert optimal_acceptance(law, law, candidates=2, draw="swor") == 1.0
 
 
 def test_paths_cannot_fill_a_shape_that_branches_below_the_root():

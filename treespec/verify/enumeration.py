@@ -8,16 +8,16 @@ from typing import TypeAlias, TypeVar
 from treespec.errors import ConfigError
 from treespec.tree.token_tree import TokenTree
 from treespec.tree.topology import TreeTopology
-from treespec.verify.laws import Law, Number, TableLaw
+from treespec.verify.laws import Law, Number, TableLaw, Weights
 from treespec.verify.randomness import Randomness
 from treespec.verify.rule import PATHS, TreeLaws
 
 Outcome = TypeVar("Outcome")
-LawTable: TypeAlias = Mapping[tuple[int, ...], Sequence[Number]]
+LawTable: TypeAlias = Mapping[tuple[int, ...], Weights]
 LawLookup: TypeAlias = Callable[[tuple[int, ...]], TableLaw]
 
-# What a law of floats may miss 1 by; laws of fractions have to be exact.
-_TOLERANCE = 1e-6
+# What a law of floats may miss 1 by (a float32 softmax does); laws of fractions have to be exact.
+_TOLERANCE = 1e-5
 
 
 def every_outcome(procedure: Callable[[Randomness], Outcome]) -> Iterator[tuple[Outcome, Number]]:

@@ -6,7 +6,7 @@ decodes; only the default rule's shared noise is integrated in closed form
 (`treespec.verify.races`).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -27,7 +27,7 @@ from treespec.verify.enumeration import (
     table_laws,
 )
 from treespec.verify.gumbel import Gumbel, walk
-from treespec.verify.laws import Number, TableLaw
+from treespec.verify.laws import Number, TableLaw, Weights
 from treespec.verify.optimal import fixed_tree_bound, optimal_acceptance
 from treespec.verify.races import every_shared_walk
 from treespec.verify.randomness import Randomness
@@ -69,8 +69,8 @@ class ExactLaw:
 
 def acceptance(
     verifier: str | Verifier,
-    p: Sequence[Number],
-    q: Sequence[Number],
+    p: Weights,
+    q: Weights,
     *,
     candidates: int,
     draw: str,
@@ -91,7 +91,7 @@ def acceptance(
     """
     target, draft = _pair(p, q)
     # What follows an accepted candidate is not asked for: let it be certain.
-    p_table: dict[tuple[int, ...], Sequence[Number]] = {(): target.weights}
+    p_table: dict[tuple[int, ...], Weights] = {(): target.weights}
     p_table |= {(token,): target.point(0).weights for token in range(len(p))}
     topology = TreeTopology([-1] + [0] * candidates)
     return output_law(verifier, p_table, {(): draft.weights}, topology, draw=draw).expected_accepted
@@ -233,7 +233,7 @@ def _completed(emissions: Iterable[Emission], target: LawLookup, length: int) ->
     return ExactLaw(law, accepted)
 
 
-def _pair(p: Sequence[Number], q: Sequence[Number]) -> tuple[TableLaw, TableLaw]:
+def _pair(p: Weights, q: Weights) -> tuple[TableLaw, TableLaw]:
     """Two laws over one vocabulary."""
     if len(p) != len(q):
         raise ConfigError(f"p has {len(p)} entries and q {len(q)}; both are laws of one vocabulary")

@@ -6,16 +6,18 @@ in rationals if need be) run the same lines.
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from itertools import accumulate
 from typing import TypeAlias, TypeVar, final
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 Number: TypeAlias = Fraction | float | int
+Weights: TypeAlias = Sequence[Number] | Float[Tensor, " _V"] | Float[np.ndarray, " _V"]
 SameLaw = TypeVar("SameLaw", bound="Law")
 
 
@@ -163,12 +165,13 @@ class TableLaw(Law):
     """Weights as plain numbers: exact where they are fractions, floats otherwise.
 
     Args:
-        weights: one number per token id.
+        weights: one number per token id; arrays become floats.
     """
 
-    def __init__(self, weights: Iterable[Number]) -> None:
+    def __init__(self, weights: Iterable[Number] | Weights) -> None:
+        numbers = weights.tolist() if isinstance(weights, Tensor | np.ndarray) else weights
         # an int among fractions would turn a quotient into a float
-        self.weights = tuple(Fraction(w) if isinstance(w, int) else w for w in weights)
+        self.weights = tuple(Fraction(w) if isinstance(w, int) else w for w in numbers)
 
     def __getitem__(self, token: int) -> Number:
         return self.weights[token]

@@ -10,12 +10,10 @@ import numpy as np
 from treespec.errors import ConfigError
 from treespec.tree.topology import TreeTopology
 from treespec.verify.enumeration import LawTable, check_law, law_lookup
-from treespec.verify.laws import Number, TableLaw
+from treespec.verify.laws import Number, TableLaw, Weights
 
 
-def optimal_acceptance(
-    p: Sequence[Number], q: Sequence[Number], *, candidates: int, draw: str
-) -> Number:
+def optimal_acceptance(p: Weights, q: Weights, *, candidates: int, draw: str) -> Number:
     """The best acceptance of one position: the value of optimal transport between draws and p.
 
     By duality it is the minimum over token sets H of 1 + p(H) - Pr[all candidates lie in H]. For

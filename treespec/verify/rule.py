@@ -79,11 +79,16 @@ class Siblings:
     def of(
         cls, tree: TokenTree, laws: TreeLaws, node: int, candidates: Sequence[int]
     ) -> "Siblings":
-        """The nodes `candidates` as candidates for the position after `node`."""
+        """The nodes `candidates` as candidates for the position after `node`.
+
+        The law they were drawn from is read at a parent of theirs: `node` may be a path that ends
+        where another with the same text goes on.
+        """
         tokens = [tree.token_list[child] for child in candidates]
         target = laws.target(node)
         if tree.draw in SAMPLED_DRAWS:
-            drawn = _sampled_laws(laws, node, tokens, removed=tree.draw == "swor")
+            parent = tree.topology.parent_list[candidates[0]] if candidates else node
+            drawn = _sampled_laws(laws, parent, tokens, removed=tree.draw == "swor")
         else:
             drawn = (target.point(token) for token in tokens)
         return cls(tokens, target, drawn)
@@ -205,7 +210,7 @@ class Rule(ABC):
         if noise.seed is None:  # every rule's limit at temperature 0, whatever the draw
             return walk(tree, scores.argmax(dim=-1).tolist())
         self.check_shape(tree.topology, tree.draw)
-        check_draft(self.name, tree)
+        check_draft(self.name, tree, scores.shape[1])
         draft_probs = tree.draft_probs
 
         def draft(node: int) -> TensorLaw:
@@ -238,8 +243,13 @@ class Rule(ABC):
             )
 
 
-def check_draft(name: str, tree: TokenTree) -> None:
+def check_draft(name: str, tree: TokenTree, vocab_size: int) -> None:
     """Refuse a sampled draft whose declared laws cannot have produced it.
+
+    Args:
+        name: of the rule, for error messages.
+        tree: the draft.
+        vocab_size: number of the target's logits.
 
     Raises:
         DrafterError: naming rule, draw and node.
@@ -250,6 +260,11 @@ def check_draft(name: str, tree: TokenTree) -> None:
         raise DrafterError(
             f"the rule {name!r} needs draft_probs for siblings drawn {tree.draw!r}: row i must "
             "hold the law that node i's children were drawn from"
+        )
+    if tree.draft_probs.shape[1] > vocab_size:
+        raise DrafterError(
+            f"draft_probs has {tree.draft_probs.shape[1]} columns, but the target knows "
+            f"{vocab_size} tokens; the rule {name!r} needs laws over the target's vocabulary"
         )
     probs, parents, tokens = tree.draft_probs, tree.topology.parents[1:], tree.tokens[1:]
     possible = (tokens >= 0) & (tokens < probs.shape[1])
