@@ -1,7 +1,7 @@
 """Sampled tree decoding against plain decoding with the same seed."""
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from itertools import product
 
@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from tests.families import VOCAB, build, family, tiny_model
+from tests.families import VOCAB, family, tiny_model
 from tests.rig import (
     DRAFTERS,
     NEAR_TIE,
@@ -28,7 +28,17 @@ from tests.rig import (
     random_prompts,
     top_gap,
 )
-from treespec import BestFirst, Chain, ModelDrafter, TreeDecoder, row_seed
+from treespec import (
+    BestFirst,
+    Chain,
+    Drafter,
+    LookupDrafter,
+    ModelDrafter,
+    RecycleDrafter,
+    TreeDecoder,
+    default_drafter,
+    row_seed,
+)
 from treespec.sampling import gumbel
 
 pytest_plugins = ("tests.near_ties",)
@@ -163,15 +173,32 @@ def test_rows_with_drafters_of_different_luck_stay_apart() -> None:
         assert sample(decoder, PROMPTS, 1.0, SEED) == [one.new for one in plain]
 
 
-@pytest.mark.parametrize("tree", [Chain(4), BestFirst(budget=12, depth=4, width=4)], ids=str)
-@pytest.mark.parametrize("draw", ["shared", "topk"])
+def draft_model(draw: str) -> ModelDrafter:
+    """A model of another family, as deep as the limits allow."""
+    return ModelDrafter(tiny_model(family("gpt2"), "sdpa"), draw=draw, least_gain=0.0)
+
+
+REAL_DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "model by shared noise": lambda: draft_model("shared"),
+    "model by probability": lambda: draft_model("topk"),
+    "lookup": LookupDrafter,
+    "recycling": RecycleDrafter,
+    "default": default_drafter,
+}
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [BestFirst(budget=12, depth=4, width=4), pytest.param(Chain(4), marks=pytest.mark.slow)],
+    ids=["tree", "chain"],
+)
+@pytest.mark.parametrize("drafter", REAL_DRAFTERS)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_draft_model_changes_no_token(
-    temperature: float, draw: str, tree: BestFirst, near_ties: NearTies
+def test_no_drafter_changes_a_token(
+    temperature: float, drafter: str, tree: BestFirst, near_ties: NearTies
 ) -> None:
     model = tiny_model(llama, "sdpa")
-    draft = build(family("gpt2"), "sdpa")
-    decoder = TreeDecoder(model, ModelDrafter(draft, draw=draw, least_gain=0.0), tree=tree)
+    decoder = TreeDecoder(model, REAL_DRAFTERS[drafter](), tree=tree)
     if temperature:
         plain = plain_samples(temperature)
         found = sample(decoder, PROMPTS, temperature, SEED)

@@ -1,113 +1,49 @@
 """Greedy tree decoding of many families against `model.generate`, and the refusal of the others."""
 
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import product
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
 from tests.families import FAMILIES, REFUSED, VOCAB, Family, build, family, tiny_model
-from tests.rig import (
-    DRAFTERS,
-    SHAPES,
-    Batch,
-    NearTies,
-    Plain,
-    plain_greedy,
-    random_prompts,
+from tests.matrix import (
+    NEW_TOKENS,
+    PROMPTS,
+    SHARE,
+    TREES,
+    Case,
+    cases_of,
+    default_share,
+    plain_texts,
+    run_case,
 )
-from treespec import BestFirst, StaticTree, TokenTree, TreeDecoder, UnsupportedTargetError
+from tests.rig import DRAFTERS, Batch, NearTies, Plain, plain_greedy, random_prompts
+from treespec import TokenTree, TreeDecoder, UnsupportedTargetError
 from treespec.target import Target
 
 pytest_plugins = ("tests.near_ties",)
 
-NEW_TOKENS = 64
-# The longest is longer than every family's window, the shortest is shorter.
-PROMPTS = random_prompts([19, 12, 7, 3], VOCAB)
-LAYOUTS = ("single", "left", "right")
-TREES: dict[str, StaticTree | BestFirst] = {
-    **SHAPES,
-    "best_first": BestFirst(budget=11, depth=5, width=3),
-}
-# One case in so many runs by default.
-SHARE = 10
 
-
-@dataclass(frozen=True)
-class Case:
-    """One entry of the matrix."""
-
-    family: Family
-    attention: str
-    drafter: str
-    layout: str
-
-    @property
-    def name(self) -> str:
-        return f"{self.family.name}-{self.attention}-{self.drafter}-{self.layout}"
-
-    @property
-    def digest(self) -> int:
-        return zlib.crc32(self.name.encode())
-
-    @property
-    def tree(self) -> StaticTree | BestFirst:
-        """Each case has one of the shapes, so that every family meets several."""
-        return list(TREES.values())[self.digest // SHARE % len(TREES)]
-
-    @property
-    def batch(self) -> Batch:
-        if self.layout == "single":
-            return Batch(PROMPTS.prompts[:1])
-        return Batch(PROMPTS.prompts, self.layout)
-
-
-def matrix() -> Iterator[object]:
+def matrix() -> list[object]:
     """All cases; all but a fixed tenth, which has every family, are slow."""
+    listed = []
     for each in FAMILIES:
-        cases = [
-            Case(each, attention, drafter, layout)
-            for attention, drafter, layout in product(each.attentions, DRAFTERS, LAYOUTS)
-        ]
-        chosen = [case for case in cases if case.digest % SHARE == 0]
-        chosen = chosen or [min(cases, key=lambda case: case.digest)]
+        cases = cases_of(each, each.attentions)
+        chosen = set(default_share(cases))
         for case in cases:
             marks = () if case in chosen else (pytest.mark.slow,)
-            yield pytest.param(case, id=case.name, marks=marks)
+            listed.append(pytest.param(case, id=case.name, marks=marks))
+    return listed
 
 
-@lru_cache(maxsize=8)
-def plain_texts(each: Family, attention: str) -> list[Plain]:
-    """What the tiny model says to the prompts."""
-    return plain_greedy(tiny_model(each, attention), PROMPTS, NEW_TOKENS)
-
-
-@pytest.mark.parametrize("case", list(matrix()))
+@pytest.mark.parametrize("case", matrix())
 def test_tree_text_equals_plain_greedy_text(case: Case, near_ties: NearTies) -> None:
-    model = tiny_model(case.family, case.attention)
-    batch = case.batch
-    plain = plain_texts(case.family, case.attention)[: len(batch.prompts)]
-    drafter = DRAFTERS[case.drafter]([one.tokens for one in plain])
-    decoder = TreeDecoder(model, drafter, tree=case.tree)
-
-    output = decoder.generate(
-        input_ids=batch.input_ids,
-        attention_mask=batch.attention_mask,
-        max_new_tokens=NEW_TOKENS,
-        do_sample=False,
-    )
-
-    assert torch.equal(output.sequences[:, : batch.width], batch.input_ids)
-    for row, one in enumerate(plain):
-        near_ties.check(one, output.sequences[row, batch.width :].tolist(), f"row {row}")
+    found = run_case(case, near_ties)
     if case.drafter == "anti":
-        assert all(stats.accepted == 0 for stats in output.stats)
+        assert all(stats.accepted == 0 for stats in found)
     else:
-        assert all(stats.accepted > 0 for stats in output.stats)
+        assert all(stats.accepted > 0 for stats in found)
 
 
 @pytest.mark.parametrize(
