@@ -51,8 +51,7 @@ def inspect_support(model: PreTrainedModel) -> Support:
     if not isinstance(model, PreTrainedModel):
         raise UnsupportedTargetError(
             f"the target is a {name}; give a transformers model, as "
-            f"AutoModelForCausalLM.from_pretrained "
-            "returns it"
+            "AutoModelForCausalLM.from_pretrained returns it"
         )
     config = model.config.get_text_config(decoder=True)
     _refuse_architecture(model, config, name)
@@ -61,8 +60,8 @@ def inspect_support(model: PreTrainedModel) -> Support:
         if layer not in _KEPT_LAYERS:
             raise UnsupportedTargetError(
                 f"{name}: layer {index} caches with {layer}, which cannot drop the rows of a "
-                f"rejected "
-                "branch; every layer of the target must use attention over kept keys and values"
+                "rejected branch; every layer of the target must use attention over kept keys and "
+                "values"
             )
     rope_kind, rope_switch = _rope_switch(config)
     return Support(
@@ -83,22 +82,26 @@ def _refuse_architecture(model: PreTrainedModel, config: PreTrainedConfig, name:
         raise UnsupportedTargetError(
             f"{name} is an encoder-decoder model; only decoder-only causal LMs work"
         )
-    if model._is_stateful or not {"cache", "past_key_values"} & parameters.keys():
+    if model._is_stateful:
         raise UnsupportedTargetError(
             f"{name} carries a recurrent state, which cannot hold several branches nor drop a "
-            f"rejected "
-            "one; use a model whose layers are all attention"
+            "rejected one; use a model whose layers are all attention"
+        )
+    if not {"cache", "past_key_values"} & parameters.keys():
+        raise UnsupportedTargetError(
+            f"{name} takes no cache of keys and values, on top of which trees are scored; use a "
+            "model whose forward has a past_key_values or cache argument"
         )
     if "position_ids" not in parameters or _has_alibi(config):
         raise UnsupportedTargetError(
             f"{name} takes positions from cache slots (ALiBi) instead of position_ids, so that "
-            f"nodes at "
-            "one depth cannot share a position; use a model with rotary or learned positions"
+            "nodes at one depth cannot share a position; use a model with rotary or learned "
+            "positions"
         )
     if getattr(config, "attention_layers", None) and "local" in config.attention_layers:
         raise UnsupportedTargetError(
             f"{name} has local attention layers that measure their window by cache slot; it "
-            f"cannot run trees"
+            "cannot run trees"
         )
 
 
