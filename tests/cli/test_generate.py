@@ -7,8 +7,6 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.cli.conftest import Run, save_model, words_of
-from treespec.cli.generate import stats_as_json, stats_as_text
-from treespec.stats import DecodeStats
 
 PROMPT = "abcabcabcabc"
 FEW = ("--max-new-tokens", 24)
@@ -254,42 +252,6 @@ def test_hub_id_that_cannot_be_fetched_is_quoted(run: Run) -> None:
 
     assert result.exit_code == 2
     assert "from 'nobody/no-such-model'" in words_of(result.stderr)
-
-
-class TestStatistics:
-    """How counts are told."""
-
-    COUNTS = DecodeStats(
-        steps=4,
-        emitted=11,
-        drafted=40,
-        accepted=6,
-        accepted_by_depth=(3, 2, 1),
-        finish_reason="eos",
-    )
-    ONE_TOKEN = DecodeStats(
-        steps=0, emitted=1, drafted=0, accepted=0, accepted_by_depth=(), finish_reason="length"
-    )
-
-    def test_text_tells_rates_and_shares(self) -> None:
-        text = stats_as_text(self.COUNTS, 2.0, seed=None)
-
-        assert text.splitlines() == [
-            "11 tokens in 2.00 s, 5.5 tokens/s; ended by eos",
-            "acceptance length 2.50 over 4 steps; 6 of 40 draft tokens accepted",
-            "steps accepted down to depth 1, 2, ...: 75% 50% 25%",
-        ]
-
-    def test_text_of_a_single_token_has_no_rates(self) -> None:
-        text = stats_as_text(self.ONE_TOKEN, 0.5, seed=3)
-
-        assert text == "1 tokens in 0.50 s, 2.0 tokens/s; ended by length; seed 3"
-
-    def test_json_of_a_single_token_has_no_rates(self) -> None:
-        report = stats_as_json(self.ONE_TOKEN)
-
-        assert report["acceptance_length"] is None
-        assert report["acceptance_rate"] is None
 
 
 def test_tokenizer_of_these_tests_keeps_text_as_it_is(model: Path) -> None:

@@ -36,6 +36,8 @@ from treespec.cli.loading import (
 from treespec.cli.reporting import reported_errors
 from treespec.stats import DecodeStats
 
+_DEPTHS_TOLD = 16
+
 
 class _StdoutStreamer(TextStreamer):
     """Writes new text to stdout as it comes, without the prompt."""
@@ -185,6 +187,8 @@ def stats_as_text(counts: DecodeStats, elapsed_s: float, seed: int | None) -> st
         )
     if counts.accepted_by_depth:
         shares = [f"{count / counts.steps:.0%}" for count in counts.accepted_by_depth]
+        if len(shares) > _DEPTHS_TOLD:
+            shares[_DEPTHS_TOLD:] = ["..."]
         lines.append("steps accepted down to depth 1, 2, ...: " + " ".join(shares))
     return "\n".join(lines)
 
