@@ -56,7 +56,9 @@ class MergedDrafter:
                 f"they offer: {offers}"
             )
 
-    def begin(self, prompts: Sequence[Int[Tensor, " _L"]], context: DraftContext) -> "MergedSession":
+    def begin(
+        self, prompts: Sequence[Int[Tensor, " _L"]], context: DraftContext
+    ) -> "MergedSession":
         """See `Drafter.begin`."""
         predicting = [
             (bit, part)
@@ -163,10 +165,9 @@ class MergedSession:
             return replace(merged.tree, sources=_sources(trees, merged))
         whole = merge(trees, budget=sum(map(len, trees)))
         known = replace(whole.tree, sources=_sources(trees, whole))
-        refill = _Refill(known)
-        grown = grow(refill, [known.token_list[0]], [limits], draw=self._draw)[0]
-        kept = [refill.nodes[origin] for origin in grown.origins]
-        return replace(grown.tree, sources=known.sources[kept])
+        filled = grow(_Refill(known), [known.token_list[0]], [limits], draw=self._draw)[0].tree
+        places = _places(known, filled.topology.parent_list, filled.token_list)
+        return replace(filled, sources=known.sources[places])
 
 
 def _sources(trees: Sequence[TokenTree], merged: Merged) -> Int[Tensor, " N"]:
@@ -180,25 +181,28 @@ def _sources(trees: Sequence[TokenTree], merged: Merged) -> Int[Tensor, " N"]:
     return torch.from_numpy(np.array(bits, dtype=np.int64))
 
 
+def _places(known: TokenTree, parents: Sequence[int], tokens: Sequence[int]) -> list[int]:
+    """For each node of a part of `known` the node that it stands for."""
+    places = [0]
+    for parent, token in zip(parents[1:], tokens[1:], strict=True):
+        children = known.topology.children[places[parent]]
+        places.append(next(child for child in children if known.token_list[child] == token))
+    return places
+
+
 class _Refill:
     """Offers the nodes of a finished tree again, so that they can fill another shape."""
 
     def __init__(self, tree: TokenTree) -> None:
         self._tree = tree
         self._scores: list[float] = [] if tree.scores is None else tree.scores.tolist()
-        self.nodes: list[int] = [0]  # for each node grown again the one it stands for
 
     def expand(
         self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]]
     ) -> list[list[Candidates]]:
         """See `Expander.expand`; there is one row."""
-        grown = trees[0]
-        for node in range(len(self.nodes), len(grown)):
-            parent = self.nodes[grown.parents[node]]
-            children = self._tree.topology.children[parent]
-            token = grown.tokens[node]
-            self.nodes.append(next(c for c in children if self._tree.token_list[c] == token))
-        return [[self._children(self.nodes[node]) for node in frontiers[0]]]
+        places = _places(self._tree, trees[0].parents, trees[0].tokens)
+        return [[self._children(places[node]) for node in frontiers[0]]]
 
     def _children(self, node: int) -> Candidates:
         children = self._tree.topology.children[node]
