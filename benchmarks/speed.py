@@ -3,6 +3,7 @@
 python benchmarks/speed.py MODEL --data FOLDER [--code 12] [--per-category 2]
 
 All methods run on every prompt in turn, in one process; tokens per second by category, and ratios.
+Where tree and plain texts part, the audit says whether a near-tie explains it.
 """
 
 import time
@@ -15,7 +16,19 @@ import typer
 from prompts import humaneval, spec_bench, threads
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from treespec import TreeDecoder
+from treespec import Target, TreeDecoder
+from treespec.audit import compare
+from treespec.rows import Row
+
+
+def explain(target: Target, plain: list[Row], tree: list[Row]) -> None:
+    """Print where two decodings of a prompt part, and why."""
+    for one in compare(target, plain, tree, nodes=32, temperature=0.0).divergences:
+        print(
+            f"  texts part at token {one.index}: gap {one.gap:.4f}, tolerance {one.tolerance:.4f}: "
+            f"{'near-tie' if one.is_near_tie else 'VIOLATION'}",
+            flush=True,
+        )
 
 
 def main(
@@ -31,10 +44,11 @@ def main(
     tokenizer = AutoTokenizer.from_pretrained(model)
     target = AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16)
     print(threads())
-    plain, tree = TreeDecoder(target, None), TreeDecoder(target)
+    decoders = {"plain": TreeDecoder(target, None), "tree": TreeDecoder(target)}
+    hooks = {name: decoder.hook() for name, decoder in decoders.items()}
     runs = {
-        "plain": lambda ids, n: plain.generate(ids, max_new_tokens=n, do_sample=False),
-        "tree": lambda ids, n: tree.generate(ids, max_new_tokens=n, do_sample=False),
+        "plain": lambda ids, n: hooks["plain"].call(ids, max_new_tokens=n, do_sample=False),
+        "tree": lambda ids, n: hooks["tree"].call(ids, max_new_tokens=n, do_sample=False),
         "hf": lambda ids, n: target.generate(ids, max_new_tokens=n, do_sample=False),
         "lookup10": lambda ids, n: target.generate(
             ids, max_new_tokens=n, do_sample=False, prompt_lookup_num_tokens=10
