@@ -24,8 +24,8 @@ class Evidence(NamedTuple):
     Attributes:
         kind: what sort of opinion it is; opinions of one kind share their reliability.
         order: how specific its context is; higher is asked first.
-        tokens: distinct token ids that it names.
-        weights: the share of each; they sum to at most 1.
+        tokens: distinct token ids that it names, most probable first.
+        weights: the share of each, not increasing; they sum to at most 1.
     """
 
     kind: str
@@ -50,20 +50,25 @@ class Reliabilities:
         """Probability that evidence of this kind holds, given that it is asked."""
         return self._right[kind] / self._asked[kind]
 
-    def blend(self, evidence: Sequence[Evidence]) -> dict[int, float]:
-        """Estimated probability of every token that the evidence names.
+    def blend(self, evidence: Sequence[Evidence], *, least: float = 0.0) -> dict[int, float]:
+        """Estimated probability of the tokens that the evidence names.
 
         Args:
             evidence: most specific first.
+            least: contributions below this are left out, which saves most of the time where only
+                probable tokens matter.
         """
         estimates: dict[int, float] = {}
         left = 1.0
         for kind, _, tokens, weights in evidence:
             share = left * self.of(kind)
             for token, weight in zip(tokens, weights, strict=True):
-                estimates[token] = estimates.get(token, 0.0) + share * weight
+                part = share * weight
+                if part < least:
+                    break
+                estimates[token] = estimates.get(token, 0.0) + part
             left -= share
-            if left < _NEGLIGIBLE:
+            if left < _NEGLIGIBLE or left < least:
                 break
         return estimates
 

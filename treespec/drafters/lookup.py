@@ -58,12 +58,13 @@ _MEASURED = (
     (0.965, 0.93, 0.90),
     (0.983, 0.98, 0.92),
 )
+_LONGEST_KIND = len(_LONGEST_OF_KIND)
+_ORDERS = (*_LONGEST_OF_KIND, _OVER_LONGEST)
+_ALL = (1.0,)
+_WEIGHT_BY_RANK = tuple(rank**-0.5 for rank in range(1, _MOST_PLACES + 1))
 _KIND_OF_MATCH = tuple(
-    next(
-        (kind for kind, longest in enumerate(_LONGEST_OF_KIND) if match <= longest),
-        len(_LONGEST_OF_KIND),
-    )
-    for match in range(_OVER_LONGEST + 1)
+    next((kind for kind, longest in enumerate(_LONGEST_OF_KIND) if match <= longest), _LONGEST_KIND)
+    for match in range(_OVER_LONGEST)
 )
 
 
@@ -183,23 +184,32 @@ def _evidence(tokens: Sequence[int], kinds: _Kinds, matches: Matches) -> list[Ev
     """One piece of evidence per kind of match, longest first; later places weigh more."""
     by_kind: dict[int, list[int]] = {}
     for place, match in matches.items():
-        by_kind.setdefault(_KIND_OF_MATCH[min(match, _OVER_LONGEST)], []).append(place)
+        kind = _KIND_OF_MATCH[match] if match < _OVER_LONGEST else _LONGEST_KIND
+        by_kind.setdefault(kind, []).append(place)
     found = []
     for kind in sorted(by_kind, reverse=True):
-        places = sorted(by_kind[kind], reverse=True)
-        weights: dict[int, float] = {}
-        for rank, place in enumerate(places, start=1):
-            token = tokens[place]
-            weights[token] = weights.get(token, 0.0) + rank**-0.5
-        total = sum(weights.values())
-        agreement = 0 if len(places) == 1 else 1 if len(weights) == 1 else 2
-        order = _LONGEST_OF_KIND[kind] if kind < len(_LONGEST_OF_KIND) else _OVER_LONGEST
-        found.append(
-            Evidence(
-                kinds[kind][agreement],
-                order,
-                list(weights),
-                [weight / total for weight in weights.values()],
-            )
-        )
+        places = by_kind[kind]
+        if len(places) == 1:
+            named: Sequence[int] = (tokens[places[0]],)
+            weights: Sequence[float] = _ALL
+            agreement = 0
+        else:
+            named, weights = _weighted(tokens, sorted(places, reverse=True))
+            agreement = 1 if len(named) == 1 else 2
+        found.append(Evidence(kinds[kind][agreement], _ORDERS[kind], named, weights))
     return found
+
+
+def _weighted(tokens: Sequence[int], places: Sequence[int]) -> tuple[list[int], list[float]]:
+    """What follows at places, latest first, and the share of each token."""
+    mass: dict[int, float] = {}
+    for place, weight in zip(places, _WEIGHT_BY_RANK, strict=False):
+        token = tokens[place]
+        mass[token] = mass.get(token, 0.0) + weight
+    ranked = sorted(mass.items(), key=_by_mass, reverse=True)
+    total = sum(mass.values())
+    return [token for token, _ in ranked], [weight / total for _, weight in ranked]
+
+
+def _by_mass(item: tuple[int, float]) -> float:
+    return item[1]

@@ -4,6 +4,7 @@ A *place* is the index of the token that follows an occurrence; its *match* is h
 before it agree with the end of the context that is looked up.
 """
 
+from array import array
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,8 +58,9 @@ class GrowingNgrams:
             sizes: how many of the `SIZES` to look up, shortest first.
         """
         end = len(self.tokens)
-        for size, table in reversed(list(zip(SIZES[:sizes], self._places, strict=False))):
-            for place in reversed(table.get(context[-size:], ())):
+        for level in range(sizes - 1, -1, -1):
+            size = SIZES[level]
+            for place in reversed(self._places[level].get(context[-size:], ())):
                 if len(found) >= most:
                     return
                 if place < end and place not in found:
@@ -79,7 +81,7 @@ class FrozenNgrams:
         """Hash and sort every n-gram of every indexed size."""
         parts = [np.append(np.asarray(text, dtype=np.int64), _SEPARATOR) for text in texts]
         joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-        self.tokens: Sequence[int] = memoryview(joined)
+        self.tokens: Sequence[int] = array("q", joined.tobytes())
         self._hashes: list[UInt64[np.ndarray, " G"]] = []
         self._places: list[Int[np.ndarray, " G"]] = []
         for size in SIZES:
@@ -109,7 +111,7 @@ class FrozenNgrams:
 
 def _match(tokens: Sequence[int], place: int, context: Context, known: int) -> int:
     """Length of the match before `place`, of which `known` tokens need not be compared."""
-    reach = min(len(context), place)
+    reach = len(context) if len(context) < place else place
     match = known
     while match < reach and context[-1 - match] == tokens[place - 1 - match]:
         match += 1

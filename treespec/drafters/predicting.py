@@ -20,15 +20,14 @@ from torch import Tensor
 from treespec.drafters.base import DraftContext, Round
 from treespec.drafters.evidence import Evidence, Reliabilities
 from treespec.drafters.opinions import Opinion, opinions_of
+from treespec.drafters.perturbation import perturbed
 from treespec.sampling import RowNoise
-from treespec.tree.growth import Candidates, Grown, GrowingTree, grow
+from treespec.tree.growth import Candidates, GrowingTree, Grown, grow
 from treespec.tree.shapes import TreeLimits
 from treespec.tree.token_tree import TokenTree
 
-# Under sampling, estimates come from other contexts than the one that is sampled in. Noise is
-# trusted to this degree to decide between candidates: 0 ignores it, 1 believes the estimates fully.
-_NOISE_TRUST = 0.8
-_GUMBEL_MEAN = 0.5772156649
+# A node less likely to be accepted is not worth a place in a tree that chooses its own shape.
+_LEAST_SCORE = 1e-3
 
 
 @runtime_checkable
@@ -123,6 +122,8 @@ class PredictingSession:
 
     def propose(self, limits: Sequence[TreeLimits]) -> list[TokenTree]:
         """See `DraftSession.propose`."""
+        for row, limit in zip(self._rows, limits, strict=True):
+            row.fill_all = limit.topology is not None
         roots = [row.root for row in self._rows]
         grown = grow(self, roots, limits, draw=self._context.draw)
         return [row.with_sources(one) for row, one in zip(self._rows, grown, strict=True)]
@@ -166,6 +167,7 @@ class _Row:
         vocab_size: int,
     ) -> None:
         self.root = -1
+        self.fill_all = False
         self._predictors = predictors
         self._reliabilities = reliabilities
         self._noise = noise
@@ -179,10 +181,12 @@ class _Row:
         estimates = []
         for node in frontier:
             self._enter(tree, node)
-            estimates.append(self._reliabilities.blend(_ordered(self._evidence[node])))
+            least = 0.0 if self.fill_all else min(_LEAST_SCORE / math.exp(tree.scores[node]), 1.0)
+            heard = _ordered(self._evidence[node])
+            estimates.append(self._reliabilities.blend(heard, least=least))
         if not self._noise.is_zero and frontier:
             position = self._root_position + tree.depths[frontier[0]] + 1
-            estimates = _perturbed(estimates, self._noise, position)
+            estimates = perturbed(estimates, self._noise, position)
         return [_candidates(found, self._vocab_size) for found in estimates]
 
     def with_sources(self, grown: Grown) -> TokenTree:
@@ -277,31 +281,3 @@ def _candidates(estimates: Mapping[int, float], vocab_size: int) -> Candidates:
         [token for _, token in ranked],
         [math.log(min(-negative, 1.0)) for negative, _ in ranked],
     )
-
-
-def _perturbed(
-    estimates: Sequence[Mapping[int, float]], noise: RowNoise, position: int
-) -> list[dict[int, float]]:
-    """Probabilities that each token wins at `position`, where the noise is known.
-
-    Were the estimates the target's own probabilities, the token with the largest log-probability
-    plus noise would win for certain. They are only close to them, so the perturbed values are
-    flattened before they become probabilities. The tokens that are not named take part as one whose
-    noise is not known.
-    """
-    tokens = [token for found in estimates for token in found]
-    gumbels = iter(noise.at(position, torch.tensor(tokens, dtype=torch.int64)).tolist())
-    sharpened = []
-    for found in estimates:
-        values = {
-            token: (math.log(estimate) + next(gumbels) if estimate > 0 else next(gumbels) - 99.0)
-            for token, estimate in found.items()
-        }
-        rest = max(1.0 - sum(found.values()), 1e-6)
-        others = math.log(rest) + _GUMBEL_MEAN
-        highest = max(values.values(), default=others)
-        sharpness = 1.0 / (1.0 - _NOISE_TRUST)
-        odds = {token: math.exp(sharpness * (value - highest)) for token, value in values.items()}
-        total = sum(odds.values()) + math.exp(min(sharpness * (others - highest), 50.0))
-        sharpened.append({token: odd / total for token, odd in odds.items()})
-    return sharpened
