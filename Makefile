@@ -8,6 +8,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 INSTALLED_OLDEST := $(VENV_OLDEST)/.installed
 STAGE := build/pkg
+PYTEST := -m pytest -n logical --maxprocesses 8 --dist loadfile
 # What the oldest supported transformers has without sdpa attention, or only with deprecated calls.
 YOUNGER_FAMILIES := codegen or gptj or gpt_bigcode
 
@@ -15,6 +16,9 @@ YOUNGER_FAMILIES := codegen or gptj or gpt_bigcode
 export OMP_WAIT_POLICY := PASSIVE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export NO_MKDOCS_2_WARNING := 1
+
+# Each worker of pytest has one core.
+unit test-full test-oldest: export OMP_NUM_THREADS := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-full test-oldest lint format types unit docs stage build clean
@@ -30,11 +34,11 @@ demo: $(INSTALLED)  ## Decode three prompts with a small real model, as chain an
 test: lint types unit docs  ## What CI runs: lint, types, tests, documentation
 
 test-full: lint types $(INSTALLED)  ## Every test, also the slow ones, those with real models, and the oldest transformers
-	$(BIN)/python -m pytest -m ""
+	$(BIN)/python $(PYTEST) -m ""
 	$(MAKE) test-oldest docs
 
 test-oldest: $(INSTALLED_OLDEST)  ## A selection of the tests on the oldest supported transformers
-	$(VENV_OLDEST)/bin/python -m pytest -m "oldest and not slow and not models and not gpu" \
+	$(VENV_OLDEST)/bin/python $(PYTEST) -m "oldest and not slow and not models and not gpu" \
 		-k "not ($(YOUNGER_FAMILIES))"
 
 lint: $(INSTALLED)  ## Check style, format and spelling
@@ -50,7 +54,7 @@ types: stage  ## Check the types of the package as it installs
 	$(BIN)/mypy $(STAGE)/treespec
 
 unit: $(INSTALLED)  ## Run the tests that need neither much time, nor real models, nor a GPU
-	$(BIN)/python -m pytest
+	$(BIN)/python $(PYTEST)
 
 docs: stage  ## Build the documentation into site/
 	$(BIN)/mkdocs build --strict
