@@ -1,1 +1,1 @@
-"""Drafters: a smaller model, the text itself, the target's own recent guesses, and merges of them."""
+"""Drafters: a smaller model, the text, the target's own recent guesses, and merges of them."""
