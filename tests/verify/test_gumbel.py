@@ -5,7 +5,7 @@ import torch
 
 from treespec.sampling import RowNoise
 from treespec.tree.token_tree import DRAWS, TokenTree
-from treespec.verify.gumbel import Gumbel, choices, walk
+from treespec.verify.gumbel import Gumbel, best_token, choices, walk
 
 TREE = TokenTree.from_lists([-1, 0, 0, 0, 2, 2, 5], [9, 1, 2, 3, 4, 5, 6])
 
@@ -86,3 +86,14 @@ def test_accept_decides_every_row_with_its_own_noise():
 def test_every_draw_is_taken():
     assert Gumbel.lossless
     assert Gumbel.draws == DRAWS
+
+
+@pytest.mark.parametrize("size", [5, 4096, 4100, 5000, 12_345])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_best_token_is_the_first_of_the_largest(size, dtype):
+    # Few distinct values, so that most rows have many ties.
+    scores = torch.randint(-3, 3, (20, size), generator=torch.Generator().manual_seed(1)).to(dtype)
+    scores[3] = -torch.inf
+    scores[4, -1] = 9
+
+    assert torch.equal(best_token(scores), scores.argmax(dim=-1))
