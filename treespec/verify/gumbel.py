@@ -16,7 +16,6 @@ from treespec.sampling import RowNoise
 from treespec.tree.token_tree import DRAWS, TokenTree
 from treespec.verify.acceptance import Acceptance
 
-
 _BLOCKS = 64
 
 
