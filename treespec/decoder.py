@@ -95,7 +95,7 @@ class TreeDecoder:
             stop_strings: texts that end a row; needs `tokenizer`.
             tokenizer: the target's tokenizer.
             **arguments: everything else that `model.generate` takes for greedy and sampled
-            decoding.
+                decoding.
 
         Raises:
             UnsupportedOptionError: for an option that cannot be honoured, naming it.
