@@ -4,6 +4,10 @@ A `Predictor` names evidence for the next token after any continuation of its ro
 `PredictingSession` blends the evidence of one or several predictors and grows trees from it, so
 that merged drafters extend each other's branches. It learns from every token that the target emits,
 whoever drafted it.
+
+Under sampling the shared noise is left out of the estimates. It decides between tokens that the
+target itself finds likely, but here most of the doubt is about what the target finds likely: taking
+the noise into account did not raise acceptance.
 """
 
 import math
@@ -20,8 +24,6 @@ from torch import Tensor
 from treespec.drafters.base import DraftContext, Round
 from treespec.drafters.evidence import Evidence, Reliabilities
 from treespec.drafters.opinions import Opinion, opinions_of
-from treespec.drafters.perturbation import perturbed
-from treespec.sampling import RowNoise
 from treespec.tree.growth import Candidates, GrowingTree, Grown, grow
 from treespec.tree.shapes import TreeLimits
 from treespec.tree.token_tree import TokenTree
@@ -113,11 +115,9 @@ class PredictingSession:
             _Row(
                 [drafter.predictor(prompt) for drafter in drafters],
                 Reliabilities(priors),
-                noise if context.draw == "shared" else RowNoise(None),
-                root_position=prompt.shape[0] - 1,
-                vocab_size=context.vocab_size,
+                context.vocab_size,
             )
-            for prompt, noise in zip(prompts, context.noises, strict=True)
+            for prompt in prompts
         ]
 
     def propose(self, limits: Sequence[TreeLimits]) -> list[TokenTree]:
@@ -161,33 +161,27 @@ class _Row:
         self,
         predictors: Sequence[Predictor],
         reliabilities: Reliabilities,
-        noise: RowNoise,
-        *,
-        root_position: int,
         vocab_size: int,
     ) -> None:
         self.root = -1
         self.fill_all = False
         self._predictors = predictors
         self._reliabilities = reliabilities
-        self._noise = noise
-        self._root_position = root_position
         self._vocab_size = vocab_size
-        self._states: list[list[Any]] = []
-        self._evidence: list[list[list[Evidence]]] = []
+        # Per node of the tree being grown that has been expanded, one entry for each predictor.
+        self._states: dict[int, list[Any]] = {}
+        self._evidence: dict[int, list[list[Evidence]]] = {}
 
     def expand(self, tree: GrowingTree, frontier: Sequence[int]) -> list[Candidates]:
         """Candidates for nodes of one level."""
-        estimates = []
+        found = []
         for node in frontier:
             self._enter(tree, node)
             least = 0.0 if self.fill_all else min(_LEAST_SCORE / math.exp(tree.scores[node]), 1.0)
             heard = _ordered(self._evidence[node])
-            estimates.append(self._reliabilities.blend(heard, least=least))
-        if not self._noise.is_zero and frontier:
-            position = self._root_position + tree.depths[frontier[0]] + 1
-            estimates = perturbed(estimates, self._noise, position)
-        return [_candidates(found, self._vocab_size) for found in estimates]
+            estimates = self._reliabilities.blend(heard, least=least)
+            found.append(_candidates(estimates, self._vocab_size))
+        return found
 
     def with_sources(self, grown: Grown) -> TokenTree:
         """The tree with the predictors marked that named each node's token."""
@@ -218,43 +212,38 @@ class _Row:
             for token in emitted:
                 predictor.append(token)
         self.root = emitted[-1]
-        self._root_position += len(emitted)
 
     def _enter(self, tree: GrowingTree, node: int) -> None:
         """Make the states of a node that is about to be expanded."""
         if node == 0:
-            states = [predictor.start() for predictor in self._predictors]
-            self._states, self._evidence = [], []
+            self._states, self._evidence = {}, {}
+            states = self._start()
         else:
-            token = tree.tokens[node]
-            states = [
-                predictor.follow(state, token)
-                for predictor, state in zip(
-                    self._predictors, self._states[tree.parents[node]], strict=True
-                )
-            ]
-        missing = node + 1 - len(self._states)  # nodes of the same level that are not expanded
-        self._states += [[]] * missing
-        self._evidence += [[]] * missing
+            states = self._follow(self._states[tree.parents[node]], tree.tokens[node])
         self._states[node] = states
-        self._evidence[node] = [
-            predictor.evidence(state)
-            for predictor, state in zip(self._predictors, states, strict=True)
-        ]
+        self._evidence[node] = self._hear(states)
 
     def _learn(self, emitted: Sequence[int]) -> None:
         """Learn reliabilities from what would have been predicted for each emitted token."""
-        states = [predictor.start() for predictor in self._predictors]
+        states = self._start()
         for token in emitted:
-            heard = [
-                predictor.evidence(state)
-                for predictor, state in zip(self._predictors, states, strict=True)
-            ]
-            self._reliabilities.learn(_ordered(heard), token)
-            states = [
-                predictor.follow(state, token)
-                for predictor, state in zip(self._predictors, states, strict=True)
-            ]
+            self._reliabilities.learn(_ordered(self._hear(states)), token)
+            states = self._follow(states, token)
+
+    def _start(self) -> list[Any]:
+        return [predictor.start() for predictor in self._predictors]
+
+    def _follow(self, states: Sequence[Any], token: int) -> list[Any]:
+        return [
+            predictor.follow(state, token)
+            for predictor, state in zip(self._predictors, states, strict=True)
+        ]
+
+    def _hear(self, states: Sequence[Any]) -> list[list[Evidence]]:
+        return [
+            predictor.evidence(state)
+            for predictor, state in zip(self._predictors, states, strict=True)
+        ]
 
 
 def _ordered(heard: Sequence[list[Evidence]]) -> list[Evidence]:
