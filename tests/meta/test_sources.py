@@ -9,6 +9,7 @@ import pytest
 from tests.meta.project import ROOT, Source, library_sources, python_files, text_files
 
 LONGEST_FILE = 300
+LONGEST_TEST = 350  # tables of cases are longer than code may be
 
 FORBIDDEN_MODULES = {"cloudpickle", "dill", "joblib", "pickle", "shelve"}
 
@@ -72,7 +73,7 @@ def test_a_forbidden_habit_is_found(source: str, found: str):
 )
 def test_file_is_short_enough_to_read(path: Path):
     lines = path.read_text(encoding="utf-8").count("\n")
-    assert lines <= LONGEST_FILE
+    assert lines <= (LONGEST_TEST if relative(path).startswith("tests/") else LONGEST_FILE)
 
 
 def test_no_file_names_a_path_of_one_machine():
