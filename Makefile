@@ -51,7 +51,7 @@ format: $(INSTALLED)  ## Mend what can be mended automatically
 	$(BIN)/ruff format .
 
 types: stage  ## Check the types of the package as it installs
-	$(BIN)/mypy $(STAGE)/treespec
+	$(BIN)/mypy --cache-dir .mypy_cache/stage $(STAGE)/treespec
 
 unit: $(INSTALLED)  ## Run the tests that need neither much time, nor real models, nor a GPU
 	$(BIN)/python $(PYTEST)

@@ -83,7 +83,7 @@ def best_token(scores: Float[Tensor, "N V"]) -> Int[Tensor, " N"]:
     if size > width * _BLOCKS:
         rest = scores[:, width * _BLOCKS :].amax(dim=-1, keepdim=True)
         peaks = torch.cat([peaks, rest], dim=1)
-    ids = peaks.argmax(dim=-1, keepdim=True) * width + torch.arange(width)
+    ids: Tensor = peaks.argmax(dim=-1, keepdim=True) * width + torch.arange(width)
     ids.clamp_(max=size - 1)
     return ids.gather(1, scores.gather(1, ids).argmax(dim=-1, keepdim=True)).squeeze(1)
 
