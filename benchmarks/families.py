@@ -1,6 +1,6 @@
 """Which families decode with trees, from tiny random models; writes the page on supported models.
 
-python -m benchmarks.families [--page docs/supported_models.md] [--flex] [--only NAME]
+python -m benchmarks.families [--page docs/supported_models.md] [--only NAME]
 
 Every family runs the whole matrix: four drafters, a single prompt and ragged batches padded on
 either side, 64 new tokens, in float32, against `model.generate`. Exits with 1 if any text differs.
@@ -23,7 +23,7 @@ from treespec import TreeDecoder, UnsupportedTargetError
 
 PAGE_START = "<!-- table: benchmarks/families.py -->"
 PAGE_END = "<!-- end of table -->"
-IMPLEMENTATIONS = ("eager", "sdpa", "flex_attention")
+IMPLEMENTATIONS = ("eager", "sdpa")
 
 
 @dataclass(frozen=True)
@@ -81,13 +81,13 @@ def refusal(family: Family) -> tuple[str, str]:
     raise RuntimeError(f"{name} is not refused; move it from REFUSED to FAMILIES")
 
 
-def table(results: dict[str, dict[str, Outcome]], columns: tuple[str, ...]) -> Iterator[str]:
+def table(results: dict[str, dict[str, Outcome]]) -> Iterator[str]:
     """Lines of the tables of supported and of refused models."""
-    yield f"| family | class | {' | '.join(columns)} | local layers |"
-    yield "|---" * (len(columns) + 3) + "|"
+    yield f"| family | class | {' | '.join(IMPLEMENTATIONS)} | local layers |"
+    yield "|---" * (len(IMPLEMENTATIONS) + 3) + "|"
     for family in FAMILIES:
         if family.name in results:
-            cells = [str(results[family.name].get(column, "–")) for column in columns]
+            cells = [str(results[family.name].get(column, "–")) for column in IMPLEMENTATIONS]
             name = type(build(family, "eager")).__name__
             yield f"| {family.name} | `{name}` | {' | '.join(cells)} | {remark(family)} |"
     yield ""
@@ -105,7 +105,6 @@ def main(
     only: Annotated[
         list[str] | None, typer.Option(help="Families to run; all if left out.")
     ] = None,
-    flex: Annotated[bool, typer.Option(help="Run flex attention too, which compiles.")] = False,
 ) -> None:
     """Run the matrix, print what failed, and write the tables."""
     torch.set_num_threads(1)
@@ -114,17 +113,15 @@ def main(
     for family in FAMILIES:
         if only and family.name not in only:
             continue
-        attentions = family.attentions + (("flex_attention",) if flex and family.flex else ())
-        results[family.name] = {name: run_family(family, name) for name in attentions}
+        results[family.name] = {name: run_family(family, name) for name in family.attentions}
         print(family.name, {name: str(one) for name, one in results[family.name].items()})
         for outcome in results[family.name].values():
             print("".join(f"  {failure}\n" for failure in outcome.failures), end="")
     if page is not None:
-        columns = IMPLEMENTATIONS if flex else IMPLEMENTATIONS[:2]
         text = page.read_text(encoding="utf-8")
         head, _, rest = text.partition(PAGE_START)
         _, _, tail = rest.partition(PAGE_END)
-        lines = "\n".join(table(results, columns))
+        lines = "\n".join(table(results))
         page.write_text(f"{head}{PAGE_START}\n\n{lines}\n\n{PAGE_END}{tail}", encoding="utf-8")
     outcomes = [one for family in results.values() for one in family.values()]
     compared = sum(one.near_ties.compared for one in outcomes)

@@ -72,7 +72,6 @@ class Family:
         settings: what the config is given.
         window: positions that a local layer sees (a sliding window or a chunk), or None.
         sdpa: whether the family runs on torch's fused attention.
-        flex: whether the family runs on flex attention.
         seed: of the weights, chosen for text with many distinct tokens.
     """
 
@@ -81,7 +80,6 @@ class Family:
     settings: Mapping[str, Any] = field(default_factory=dict)
     window: int | None = None
     sdpa: bool = True
-    flex: bool = True
     seed: int = 0
 
     def __str__(self) -> str:
@@ -102,7 +100,7 @@ class Family:
 
 def _family(name: str, config: str, seed: int = 0, **settings: Any) -> Family:
     """A family that takes the usual names of sizes; keywords of `Family` are taken out."""
-    marks = {key: settings.pop(key) for key in ("window", "sdpa", "flex") if key in settings}
+    marks = {key: settings.pop(key) for key in ("window", "sdpa") if key in settings}
     return Family(name=name, config=config, seed=seed, settings={**_SIZES, **settings}, **marks)
 
 
@@ -118,7 +116,7 @@ def _sliding(name: str, config: str, seed: int = 0, *, window: int = 6, **settin
 
 def _gpt2_like(name: str, config: str, seed: int = 0, **settings: Any) -> Family:
     """A family that names its sizes as GPT-2 does."""
-    marks = {key: settings.pop(key) for key in ("sdpa", "flex") if key in settings}
+    marks = {key: settings.pop(key) for key in ("sdpa",) if key in settings}
     return Family(
         name=name, config=config, seed=seed, settings={**_GPT2_SIZES, **settings}, **marks
     )
@@ -190,7 +188,6 @@ FAMILIES: tuple[Family, ...] = (
         new_decoder_architecture=True,
         num_kv_heads=2,
         ffn_hidden_size=48,
-        flex=False,
     ),
     _family("starcoder2", "Starcoder2Config", sliding_window=8, window=8),
     _family("cohere", "CohereConfig", 1, logit_scale=1.0),

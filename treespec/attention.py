@@ -117,9 +117,7 @@ def encode(
         bias = torch.zeros(visible.shape, dtype=dtype, device=device)
         return bias.masked_fill_(~visible, torch.finfo(dtype).min)[:, None]
 
-    def sees(batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return visible[batch, query, key]
-
+    sees = lambda batch, _head, query, key: visible[batch, query, key]
     batch, queries, keys = visible.shape
     return create_block_mask(sees, batch, None, queries, keys, device=str(device))
 
