@@ -85,7 +85,8 @@ def best_token(scores: Float[Tensor, "N V"]) -> Int[Tensor, " N"]:
         peaks = torch.cat([peaks, rest], dim=1)
     ids: Tensor = peaks.argmax(dim=-1, keepdim=True) * width + torch.arange(width)
     ids.clamp_(max=size - 1)
-    return ids.gather(1, scores.gather(1, ids).argmax(dim=-1, keepdim=True)).squeeze(1)
+    best: Tensor = ids.gather(1, scores.gather(1, ids).argmax(dim=-1, keepdim=True))
+    return best.squeeze(1)
 
 
 def walk(tree: TokenTree, chosen: Sequence[int]) -> Acceptance:
