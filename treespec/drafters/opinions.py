@@ -1,6 +1,7 @@
 """The target's opinion after a node: its most probable next tokens, brought to the host cheaply."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -39,7 +40,7 @@ def opinions_of(
     return [
         [
             Opinion([int(token) for token in row[:kept]], row[kept:])
-            for row, _ in zip(rows, range(each.shape[0]), strict=False)
+            for row in islice(rows, each.shape[0])
         ]
         for each in logits
     ]
