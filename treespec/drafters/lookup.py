@@ -11,6 +11,7 @@ from treespec.drafters.base import Round
 from treespec.drafters.evidence import Evidence
 from treespec.drafters.ngrams import (
     LONGEST_MATCH,
+    SEPARATOR,
     SIZES,
     Context,
     FrozenNgrams,
@@ -155,7 +156,7 @@ class LookupPredictor:
             longer = {
                 place + 1: match + 1
                 for place, match in found.items()
-                if place < end and tokens[place] == token
+                if place < end and tokens[place] == token and tokens[place + 1] != SEPARATOR
             }
             source.find(context, longer, most=_MOST_PLACES, sizes=_SIZES_AFTER_ROOT)
             matches.append(longer)

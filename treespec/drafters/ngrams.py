@@ -1,7 +1,8 @@
 """Where n-grams of a text occurred: the indices behind looking continuations up.
 
 A *place* is the index of the token that follows an occurrence; its *match* is how many tokens
-before it agree with the end of the context that is looked up.
+before it agree with the end of the context that is looked up. If one token differs, those before it
+count as well, provided that enough of them agree.
 """
 
 from array import array
@@ -15,8 +16,12 @@ from jaxtyping import Int, UInt64
 SIZES = (1, 2, 3, 4, 6, 9, 14, 22, 32)
 # Matches are not measured beyond this, and contexts need not be longer.
 LONGEST_MATCH = 48
+# Tokens that must agree beyond one that differs for the match to reach beyond it.
+RESUMED_MATCH = 8
 
-_SEPARATOR = -1  # stands between the texts of a corpus; no context holds it
+# Stands between the texts of a corpus; no context holds it.
+SEPARATOR = -1
+
 _MULTIPLIER = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 
@@ -79,7 +84,7 @@ class FrozenNgrams:
 
     def __init__(self, texts: Sequence[Sequence[int]]) -> None:
         """Hash and sort every n-gram of every indexed size."""
-        parts = [np.append(np.asarray(text, dtype=np.int64), _SEPARATOR) for text in texts]
+        parts = [np.append(np.asarray(text, dtype=np.int64), SEPARATOR) for text in texts]
         joined = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
         self.tokens: Sequence[int] = array("q", joined.tobytes())
         self._hashes: list[UInt64[np.ndarray, " G"]] = []
@@ -103,19 +108,26 @@ class FrozenNgrams:
             for place in self._places[level][max(first, last - 2 * most) : last][::-1].tolist():
                 if len(found) >= most:
                     return
-                if place not in found and self.tokens[place] != _SEPARATOR:
+                if place not in found and self.tokens[place] != SEPARATOR:
                     match = _match(self.tokens, place, context, 0)
                     if match >= size:
                         found[place] = match
 
 
 def _match(tokens: Sequence[int], place: int, context: Context, known: int) -> int:
-    """Length of the match before `place`, of which `known` tokens need not be compared."""
+    """The match before `place`, of which the last `known` tokens need not be compared."""
     reach = len(context) if len(context) < place else place
     match = known
     while match < reach and context[-1 - match] == tokens[place - 1 - match]:
         match += 1
-    return match
+    if match == 0:
+        return 0
+    # A copy with one word changed goes on as a copy.
+    reached = match + 1
+    while reached < reach and context[-1 - reached] == tokens[place - 1 - reached]:
+        reached += 1
+    resumed = reached - match - 1
+    return match + resumed if resumed >= RESUMED_MATCH else match
 
 
 def _hash_of(ngram: Context) -> int:

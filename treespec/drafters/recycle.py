@@ -79,7 +79,7 @@ _MOST_SUCCESSORS = 12
 _LEAST_PROB = 1e-2
 
 
-class _Guess(NamedTuple):
+class Guess(NamedTuple):
     """Probable successors, best first; `is_exact` if their probabilities are known."""
 
     tokens: Sequence[int]
@@ -105,14 +105,14 @@ class RecycleTable:
         if capacity < 1:
             raise ConfigError(f"capacity must be at least 1, got {capacity!r}")
         self.capacity = capacity
-        self._guesses: dict[_Pair, _Guess] = {}
+        self._guesses: dict[_Pair, Guess] = {}
         self._tally = _Tally()
 
     def __len__(self) -> int:
         """Number of keys remembered."""
         return len(self._guesses)
 
-    def remember(self, context: _Pair, guess: _Guess) -> None:
+    def remember(self, context: _Pair, guess: Guess) -> None:
         """Mix a guess into what is known after a context."""
         guesses = self._guesses
         for pattern in _PATTERNS:
@@ -124,7 +124,7 @@ class RecycleTable:
             for key in list(guesses)[:surplus]:
                 del guesses[key]
 
-    def count(self, guess: _Guess) -> None:
+    def count(self, guess: Guess) -> None:
         """Note a guess made on the emitted text, wherever it was."""
         self._tally.add(guess)
 
@@ -145,7 +145,7 @@ class RecycleTable:
         return found
 
 
-def _mixed(known: _Guess, new: _Guess, renewal: float) -> _Guess:
+def _mixed(known: Guess, new: Guess, renewal: float) -> Guess:
     """What is known, with a share of it replaced by a new guess."""
     if new.is_exact and not known.is_exact:
         renewal = _RENEWAL_OF_RANKS
@@ -154,7 +154,7 @@ def _mixed(known: _Guess, new: _Guess, renewal: float) -> _Guess:
     for token, prob in zip(new.tokens, new.probs, strict=True):
         mass[token] = mass.get(token, 0.0) + prob * renewal
     ranked = sorted(mass.items(), key=_by_mass, reverse=True)[:_MOST_SUCCESSORS]
-    return _Guess(
+    return Guess(
         [token for token, _ in ranked],
         [prob for _, prob in ranked],
         known.is_exact or new.is_exact,
@@ -179,7 +179,7 @@ class _Tally:
         self._mass: dict[int, float] = {}
         self._unit = 1.0
 
-    def add(self, guess: _Guess) -> None:
+    def add(self, guess: Guess) -> None:
         """Count one guess."""
         self._unit *= self._GROWTH
         for token, prob in zip(guess.tokens, guess.probs, strict=True):
@@ -267,7 +267,7 @@ class RecyclePredictor:
             ):
                 contexts.append((contexts[parent][1], token))
             emitted = one.acceptance.path
-        guesses = [_Guess(opinion.tokens, opinion.probs, is_exact=True) for opinion in opinions]
+        guesses = [Guess(opinion.tokens, opinion.probs, is_exact=True) for opinion in opinions]
         # Those on the emitted text are the surest, and come last so that they count most.
         rejected = sorted(set(range(len(guesses))) - set(emitted))
         for node in (*rejected, *emitted[: len(guesses)]):
@@ -288,7 +288,7 @@ class RecyclePredictor:
             unseen = len(self._prompt) - len(guesses)
             previous = self._prompt[unseen - 1] if unseen else _NONE
             for token, tokens in zip(self._prompt[unseen:], guesses, strict=True):
-                guess = _Guess(tokens, _PROBS_BY_RANK[: len(tokens)], is_exact=False)
+                guess = Guess(tokens, _PROBS_BY_RANK[: len(tokens)], is_exact=False)
                 self._table.remember((previous, token), guess)
                 self._table.count(guess)
                 previous = token
