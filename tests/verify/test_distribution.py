@@ -21,7 +21,7 @@ from treespec.verify.rule import CHAIN, Selection, Siblings, walk_down
 pytestmark = pytest.mark.usefixtures("plain_calls")
 
 VOCAB_SIZE = 3
-PROMPT = [0, 2, 1]
+PROMPT = [1, 2, 1]  # without the padding id, which `generate` would mask
 RULES = {
     "token": Chain(3),
     "block": Chain(3),
