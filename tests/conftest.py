@@ -1,8 +1,9 @@
 """Settings of every test run: no network, one thread, reproducible examples."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 # Read by huggingface_hub when it is first imported, so set before any test module is.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -17,6 +18,9 @@ torch.set_num_threads(1)  # models of two layers lose more to hand-over than the
 
 ENGINE_TESTS = Path(__file__).parent
 """The modules beside the packages call models, so these tests depend on transformers' version."""
+
+if TYPE_CHECKING:
+    from tests.rig import NearTies
 
 settings.register_profile("treespec", deadline=None, derandomize=True, database=None)
 settings.load_profile("treespec")
@@ -38,3 +42,26 @@ def _unchecked_types() -> Iterator[None]:
     jaxtyping.config.update("jaxtyping_disable", True)
     yield
     jaxtyping.config.update("jaxtyping_disable", False)
+
+
+@pytest.fixture
+def near_ties(record_property: Callable[[str, object], None]) -> "Iterator[NearTies]":
+    """Compares texts, and counts the differences that rounding explains."""
+    from tests.rig import NearTies  # not at the top: nothing may import treespec before the hook
+
+    ties = NearTies()
+    yield ties
+    record_property("texts_compared", ties.compared)
+    record_property("near_ties", ties.count)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many texts were compared, and how many differed at a near-tie."""
+    reports = terminalreporter.stats.get("", [])
+    recorded = [dict(report.user_properties) for report in reports if report.when == "teardown"]
+    compared = sum(one.get("texts_compared", 0) for one in recorded)
+    ties = sum(one.get("near_ties", 0) for one in recorded)
+    if compared:
+        terminalreporter.write_line(
+            f"{compared} texts compared with plain decoding token for token, {ties} near-ties"
+        )

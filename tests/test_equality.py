@@ -41,8 +41,6 @@ from treespec import (
 )
 from treespec.sampling import gumbel
 
-pytest_plugins = ("tests.near_ties",)
-
 NEW_TOKENS = 32
 SEED = 11
 TEMPERATURES = (0.3, 1.0, 1.5)

@@ -23,8 +23,6 @@ from tests.rig import DRAFTERS, Batch, NearTies, plain_greedy, random_prompts
 from treespec import TokenTree, TreeDecoder, UnsupportedTargetError
 from treespec.target import Target
 
-pytest_plugins = ("tests.near_ties",)
-
 PAGE = Path(__file__).parents[1] / "docs" / "supported_models.md"
 
 
