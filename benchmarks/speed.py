@@ -26,7 +26,7 @@ def explain(target: Target, plain: list[Row], tree: list[Row]) -> None:
     for one in compare(target, plain, tree, nodes=32, temperature=0.0).divergences:
         print(
             f"  texts part at token {one.index}: gap {one.gap:.4f}, tolerance {one.tolerance:.4f}: "
-            f"{'near-tie' if one.is_near_tie else 'VIOLATION'}",
+            f"{one.verdict}",
             flush=True,
         )
 

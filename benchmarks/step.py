@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from treespec import BestFirst, DraftContext, Round, default_drafter
 from treespec.attention import NewNodes, build_masks
 from treespec.sampling import RowNoise
+from treespec.scores import NodeScores
 from treespec.target import Target, TargetOutput
 from treespec.tree.token_tree import TokenTree
 from treespec.verify.acceptance import Acceptance
@@ -103,7 +104,7 @@ def measure(target: Target, prefix: int, nodes: int, repeats: int) -> dict[str, 
         outputs = step()
         accept_s = elapsed_s(
             lambda logits=outputs[0].logits: Gumbel().accept(
-                [tree], [logits], [RowNoise(None)], [prefix]
+                [tree], [NodeScores.of_all(logits)], [RowNoise(None)], [prefix]
             )
         )
         proposed: list[TokenTree] = []

@@ -52,6 +52,27 @@ def test_text_across_the_switch_equals_plain_text(
     near_ties.check(plain, output.sequences[0, length:].tolist(), f"prompt of {length}")
 
 
+@pytest.mark.parametrize("drafter", ["half", "sibling"])
+@pytest.mark.parametrize("length", [20, SWITCH - 1, SWITCH, SWITCH + 1])
+@pytest.mark.parametrize("name", ["phi3", "phimoe"])
+def test_a_model_that_runs_its_text_anew_at_the_switch_is_followed(
+    name: str, length: int, drafter: str, near_ties: NearTies
+) -> None:
+    scales = {"short_mscale": 1.1, "long_mscale": 1.2} if name == "phimoe" else {}
+    parameters = LONGROPE["rope_parameters"] | scales
+    model = build(
+        family(name),
+        "sdpa",
+        original_max_position_embeddings=SWITCH,
+        rope_parameters=parameters,
+    )
+    prompt = random_prompts([length], VOCAB, seed=length)
+    (plain,) = plain_greedy(model, prompt, NEW_TOKENS)
+    decoder = TreeDecoder(model, DRAFTERS[drafter]([plain.tokens]), tree=SHAPES["ragged"])
+    output = decoder.generate(prompt.input_ids, max_new_tokens=NEW_TOKENS, do_sample=False)
+    near_ties.check(plain, output.sequences[0, length:].tolist(), f"{name}, prompt of {length}")
+
+
 @pytest.mark.parametrize("kind", SETTINGS)
 def test_a_batch_that_may_cross_the_switch_is_refused_and_a_shorter_one_is_not(kind: str) -> None:
     model = build(family("llama"), "sdpa", **SETTINGS[kind])

@@ -56,7 +56,7 @@ def test_a_processor_sees_each_nodes_own_path(name):
     logits = torch.randn(len(TREE), VOCAB, generator=torch.Generator().manual_seed(1))
     processors = row_processors(LogitsProcessorList([PROCESSORS[name]()]), 0, 1)
 
-    whole = PathProcessor(processors)(HISTORY, TREE, logits)
+    whole = PathProcessor(processors)(HISTORY, TREE, logits).dense()
 
     assert torch.equal(whole, node_by_node([PROCESSORS[name]()], logits))
 
@@ -66,7 +66,7 @@ def test_processors_apply_in_their_order():
     names = ["repetition", "temperature", "ngram", "top_k", "top_p"]
     processors = row_processors(LogitsProcessorList([PROCESSORS[name]() for name in names]), 0, 1)
 
-    whole = PathProcessor(processors)(HISTORY, TREE, logits)
+    whole = PathProcessor(processors)(HISTORY, TREE, logits).dense()
 
     assert torch.equal(whole, node_by_node([PROCESSORS[name]() for name in names], logits))
 
@@ -97,7 +97,7 @@ def test_logits_are_not_changed_in_place():
 def test_scores_are_float32_whatever_the_logits_are():
     logits = torch.randn(len(TREE), VOCAB).bfloat16()
 
-    scores = PathProcessor([hf.TemperatureLogitsWarper(0.5)])(HISTORY, TREE, logits)
+    scores = PathProcessor([hf.TemperatureLogitsWarper(0.5)])(HISTORY, TREE, logits).dense()
 
     assert scores.dtype == torch.float32
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.families import VOCAB, build, family
 from tests.rig import random_prompts
-from treespec import BestFirst, LookupDrafter, TreeDecoder
+from treespec import BestFirst, LookupDrafter, ModelDrafter, StaticTree, TreeDecoder
 from treespec.errors import ConfigError, DrafterError, UnsupportedOptionError
 from treespec.tree.token_tree import TokenTree
 
@@ -117,3 +117,21 @@ def test_something_that_is_no_drafter_is_refused_at_construction(target):
 def test_a_rule_that_the_drafter_cannot_serve_is_refused_at_construction(target):
     with pytest.raises(DrafterError, match="KSeq is exact for the draws iid_paths, iid"):
         TreeDecoder(target, LookupDrafter(), verifier="kseq")
+
+
+@pytest.mark.parametrize("tree", [BestFirst(budget=4, depth=2), StaticTree([[0], [1], [0, 0]])])
+@pytest.mark.parametrize("rule", ["token", "block"])
+def test_a_rule_for_chains_is_refused_with_a_tree_before_the_target_runs(target, rule, tree):
+    decoder = TreeDecoder(target, ModelDrafter(target), tree=tree, verifier=rule)
+    decoder.target.prefill = None  # anything that ran the target would fail otherwise
+
+    with pytest.raises(DrafterError, match=f"the rule '{rule}' takes a chain under draw 'iid'"):
+        generate(decoder, do_sample=True)
+
+
+def test_a_rule_for_chains_takes_any_tree_when_greedy(target):
+    decoder = TreeDecoder(target, ModelDrafter(target), verifier="token")
+
+    greedy = generate(decoder).sequences
+
+    assert torch.equal(greedy, generate(TreeDecoder(target)).sequences)

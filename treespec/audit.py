@@ -2,13 +2,14 @@
 
 In float32 the two agree token for token. In low precision a forward over many nodes and one over a
 single token round differently, so that where the target's two best scores are within rounding of
-each other, either may win. The audit runs both ways, and at the first difference of a row asks the
-target twice, from fresh caches over the common text: once with a single token, once with a tree of
-the same size. What the gap between the two tokens is in the former, and by how much the latter
-moves it, tells a near-tie from a fault.
+each other, either may win; likewise where a processor's cut-off lies between two tokens. The audit
+runs both ways, and at the first difference of a row asks the target twice, from fresh caches over
+the common text: once with a single token, once with a tree of the same size. What the gap between
+the two tokens is in the former, and by how much the latter moves it, tells a near-tie from a fault.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,9 +38,13 @@ class Divergence:
         plain_token: what plain decoding emitted there.
         tree_token: what tree decoding emitted there.
         gap: score of the plain token minus that of the tree token in a fresh one-token forward;
-            scores are processed logits, with the position's noise when sampling.
-        difference: by how much a fresh forward over a tree moves that gap.
+            scores are processed logits, with the position's noise when sampling. Infinite where a
+            processor rules one of them out.
+        difference: by how much a fresh forward over a tree moves that gap; where it is infinite,
+            the gap of the logits.
         tolerance: the largest gap that rounding explains here.
+        at_cut_off: whether logits moved by no more than the tolerance let a processor, such as
+            top-p, keep the token that it rules out, or rule out the better one.
     """
 
     row: int
@@ -49,11 +54,19 @@ class Divergence:
     gap: float
     difference: float
     tolerance: float
+    at_cut_off: bool = False
 
     @property
     def is_near_tie(self) -> bool:
         """Whether rounding explains the difference."""
-        return self.gap <= self.tolerance
+        return abs(self.gap) <= self.tolerance or self.at_cut_off
+
+    @property
+    def verdict(self) -> str:
+        """What it is: "near-tie", "cut-off" or "VIOLATION"."""
+        if abs(self.gap) <= self.tolerance:
+            return "near-tie"
+        return "cut-off" if self.at_cut_off else "VIOLATION"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +85,13 @@ class Audit:
 
     @property
     def near_ties(self) -> int:
-        """Rows that part at a near-tie."""
+        """Rows that part at a near-tie, one of a processor's cut-off included."""
         return sum(one.is_near_tie for one in self.divergences)
+
+    @property
+    def cut_offs(self) -> int:
+        """Those of them that part where a processor's cut-off lies, as that of top-p."""
+        return sum(one.verdict == "cut-off" for one in self.divergences)
 
     @property
     def violations(self) -> int:
@@ -142,23 +160,58 @@ def _explain(
     history = plain.history[: len(plain.history) - len(plain.new_tokens) + place]
     root = TokenTree.root_only(int(text[-1]))
     spread = TokenTree.from_lists([-1] + [0] * (nodes - 1), [int(text[-1])] * nodes)
-    gaps, logits = [], []
-    for shape in (root, spread):
-        logits.append(_fresh_logits(target, text, shape))
-        scores = plain.process(history, root, logits[-1][:1])[0]
-        scores = scores[chosen] + plain.noise.at(
-            len(text), torch.tensor(chosen, device=scores.device)
-        )
-        gaps.append(float(scores[0] - scores[1]))
+
+    def process(logits: Float[Tensor, " V"]) -> Float[Tensor, " V"]:
+        return plain.process(history, root, logits[None]).row(0)
+
+    one, many = (_fresh_logits(target, text, shape)[0] for shape in (root, spread))
+    noise = plain.noise.at(len(text), torch.tensor(chosen, device=one.device))
+    gaps = [_gap(process(logits)[chosen] + noise) for logits in (one, many)]
+    difference = abs(gaps[0] - gaps[1])
+    if not math.isfinite(difference):
+        difference = abs(_gap(one[chosen]) - _gap(many[chosen])) / (temperature or 1.0)
+    tolerance = _tolerance(one[chosen], difference, temperature)
     return Divergence(
         row=index,
         index=place,
         plain_token=chosen[0],
         tree_token=chosen[1],
         gap=gaps[0],
-        difference=abs(gaps[0] - gaps[1]),
-        tolerance=_tolerance(logits[0][0, chosen], abs(gaps[0] - gaps[1]), temperature),
+        difference=difference,
+        tolerance=tolerance,
+        at_cut_off=abs(gaps[0]) > tolerance
+        and _at_cut_off(process, one, chosen, gaps[0], tolerance * (temperature or 1.0)),
     )
+
+
+def _gap(pair: Float[Tensor, " 2"]) -> float:
+    """The first of two numbers minus the second."""
+    return float(pair[0]) - float(pair[1])
+
+
+def _at_cut_off(
+    process: Callable[[Tensor], Tensor],
+    logits: Float[Tensor, " V"],
+    chosen: Sequence[int],
+    gap: float,
+    shift: float,
+) -> bool:
+    """Whether a shift of the logits against each other moves a token over a cut-off.
+
+    Tokens that are ruled out must come back; if none is, the one with the better score must be able
+    to go. What cuts by rank or by mass is moved most if every better token is moved one way by half
+    the shift, and the token itself with all others the other way.
+    """
+    kept = [bool(torch.isfinite(process(logits)[token])) for token in chosen]
+    ruled_out = [token for token, is_kept in zip(chosen, kept, strict=True) if not is_kept]
+    better = chosen[0] if gap > 0 else chosen[1]
+    half = shift / 2 if ruled_out else -shift / 2
+    for token in ruled_out or [better]:
+        above = logits.float() > float(logits[token])
+        moved = logits.float() + torch.where(above, -half, half)
+        if bool(torch.isfinite(process(moved)[token])) != bool(ruled_out):
+            return False
+    return True
 
 
 def _fresh_logits(target: Target, text: Int[Tensor, " L"], tree: TokenTree) -> Float[Tensor, "N V"]:

@@ -178,6 +178,10 @@ class TreeCache:
         self.lengths = [0] * len(self)
         self.scratch = [0] * len(self)
 
+    def drop_last(self) -> None:
+        """Forget the last committed token of every row."""
+        self.lengths = [length - 1 for length in self.lengths]
+
     def keep(self, rows: Sequence[int]) -> None:
         """Go on with these rows only, in this order."""
         if list(rows) == list(range(len(self))):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any
 
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel, StoppingCriteriaList
 from transformers.generation.streamers import BaseStreamer
@@ -19,12 +19,13 @@ from treespec.drafters.recycle import RecycleDrafter
 from treespec.errors import ConfigError, DrafterError
 from treespec.hook import TreeGenerate, TreeOutput
 from treespec.rows import Row
+from treespec.scores import NodeScores
 from treespec.self_check import self_check_once
 from treespec.streaming import RowStreamer
 from treespec.target import PREFILL_TOP, Target, TargetOutput
 from treespec.tree.shapes import BestFirst, StaticTree
 from treespec.tree.token_tree import TokenTree
-from treespec.verify import make_verifier
+from treespec.verify import Rule, make_verifier
 from treespec.verify.acceptance import Acceptance, Verifier
 
 
@@ -143,7 +144,13 @@ class TreeDecoder:
             cache: theirs; it may hold a beginning of each prompt.
             stream: receives tokens as they come.
             temperature: the target's; 0 when greedy.
+
+        Raises:
+            DrafterError: when sampling, if the rule is not exact for trees of this shape.
         """
+        if temperature > 0 and isinstance(self.verifier, Rule) and self.draw != "iid_paths":
+            for topology in self.tree.examples():
+                self.verifier.check_shape(topology, self.draw)
         context = DraftContext(
             noises=[row.noise for row in rows],
             temperature=temperature,
@@ -167,8 +174,9 @@ class TreeDecoder:
             check_proposal(
                 trees, [text.new_tokens[-1] for text in texts], limits, self.target.vocab_size
             )
+            self._renew_at_rope_switch(texts, cache)
             outputs = self.target.score(cache, trees, taps=self.drafter.taps)
-            scores = _process(texts, trees, outputs)
+            scores = self._process(texts, trees, outputs)
             acceptances = self._accept(texts, trees, scores)
             cache.commit([acceptance.path for acceptance in acceptances])
             session.observe(
@@ -183,17 +191,28 @@ class TreeDecoder:
             stream.flush()
             live = self._drop_finished(live, rows, cache, session)
 
+    def _renew_at_rope_switch(self, rows: Sequence[Row], cache: TreeCache) -> None:
+        """Where `generate` would, run the text anew with the frequencies of long texts.
+
+        They are chosen by the longest position of a forward, so the root has to be in it.
+        """
+        support = self.target.support
+        if support.rope_recomputes and rows[0].root_position == support.rope_switch:
+            cache.clear()
+            self.target.prefill(cache, [row.committed for row in rows])
+            cache.drop_last()
+
     def _prefill(
         self, rows: Sequence[Row], cache: TreeCache, session: DraftSession, stream: RowStreamer
     ) -> None:
         """Run the prompts and emit each row's first token."""
         top = 0 if self.is_plain else PREFILL_TOP
-        if self.drafter.taps:
-            cache.clear()  # hidden states of cached tokens are not known
+        if self.drafter.taps or self.target.support.rope_recomputes:
+            cache.clear()  # hidden states of cached tokens, or their frequencies, are not known
         texts = [row.prompt[length:] for row, length in zip(rows, cache.lengths, strict=True)]
         outputs = self.target.prefill(cache, texts, taps=self.drafter.taps, top=top)
         roots = [TokenTree.root_only(int(row.prompt[-1])) for row in rows]
-        scores = _process(rows, roots, outputs)
+        scores = self._process(rows, roots, outputs)
         firsts = [Acceptance((), one.next_token) for one in self._accept(rows, roots, scores)]
         session.observe([Round(None, *parts) for parts in zip(firsts, outputs, strict=True)])
         for index, (row, first) in enumerate(zip(rows, firsts, strict=True)):
@@ -202,8 +221,17 @@ class TreeDecoder:
             stream.put(index, [first.next_token], finished=row.finish_reason is not None)
         stream.flush()
 
+    def _process(
+        self, rows: Sequence[Row], trees: Sequence[TokenTree], outputs: Sequence[TargetOutput]
+    ) -> list[NodeScores]:
+        """Scores of every node, processed with its own path as history."""
+        return [
+            row.process(row.history, tree, output.logits)
+            for row, tree, output in zip(rows, trees, outputs, strict=True)
+        ]
+
     def _accept(
-        self, rows: Sequence[Row], trees: Sequence[TokenTree], scores: Sequence[Tensor]
+        self, rows: Sequence[Row], trees: Sequence[TokenTree], scores: Sequence[NodeScores]
     ) -> list[Acceptance]:
         """Let the rule decide on each row's tree."""
         for row in rows:
@@ -225,16 +253,6 @@ class TreeDecoder:
                 session.keep(places)
             live = [live[place] for place in places]
         return live
-
-
-def _process(
-    rows: Sequence[Row], trees: Sequence[TokenTree], outputs: Sequence[TargetOutput]
-) -> list[Float[Tensor, "_N _V"]]:
-    """Logits of every node, processed with its own path as history."""
-    return [
-        output.logits if row.process.is_identity else row.process(row.history, tree, output.logits)
-        for row, tree, output in zip(rows, trees, outputs, strict=True)
-    ]
 
 
 def _as_drafter(drafter: Drafter | EllipsisType | None) -> Drafter:

@@ -11,7 +11,9 @@ from transformers import LogitsProcessor, LogitsProcessorList
 from transformers.generation import logits_process as hf
 
 from treespec.errors import UnsupportedOptionError
+from treespec.scores import NodeScores
 from treespec.tree.token_tree import TokenTree
+from treespec.truncation import split_truncation
 
 # Functions of the scores alone: one call serves all nodes, whatever their histories.
 STATELESS = (
@@ -57,16 +59,12 @@ class PathProcessor:
                     "watermarking_config)"
                 )
         self.processors = list(processors)
-
-    @property
-    def is_identity(self) -> bool:
-        """Whether nothing is processed."""
-        return not self.processors
+        self._before, self._truncation = split_truncation(processors)
 
     def __call__(
         self, history: Int[Tensor, " L"], tree: TokenTree, logits: Float[Tensor, "N V"]
-    ) -> Float[Tensor, "N V"]:
-        """Processed float32 scores of every node.
+    ) -> NodeScores:
+        """Processed scores of every node.
 
         Args:
             history: the row's prompt block as given and its new tokens, the root last; node i's
@@ -74,14 +72,28 @@ class PathProcessor:
             tree: the scored tree.
             logits: the target's logits of its nodes.
         """
-        scores = logits.to(torch.float32)
-        history = history.to(logits.device)
-        for processor in self.processors:
-            if isinstance(processor, STATELESS):
-                scores = processor(cast(torch.LongTensor, history.expand(len(tree), -1)), scores)
-            else:
-                scores = self._by_depth(processor, history, tree, scores)
-        return scores
+        scores = logits
+        for processor in self._before:
+            scores = self._apply(processor, history, tree, scores.float())
+        if self._truncation is None:
+            return NodeScores.of_all(scores)
+        return self._truncation(scores)
+
+    def _apply(
+        self,
+        processor: LogitsProcessor,
+        history: Int[Tensor, " L"],
+        tree: TokenTree,
+        scores: Float[Tensor, "N V"],
+    ) -> Float[Tensor, "N V"]:
+        if type(processor) is hf.RepetitionPenaltyLogitsProcessor and not isinstance(
+            processor.prompt_ignore_length, Tensor
+        ):
+            return _penalised(processor, history, tree, scores)
+        history = history.to(scores.device)
+        if isinstance(processor, STATELESS):
+            return processor(cast(torch.LongTensor, history.expand(len(tree), -1)), scores)
+        return self._by_depth(processor, history, tree, scores)
 
     def _by_depth(
         self,
@@ -102,6 +114,35 @@ class PathProcessor:
             histories = torch.cat([history.expand(len(nodes), -1), paths], dim=1)
             processed[nodes] = processor(cast(torch.LongTensor, histories), scores[nodes])
         return processed
+
+
+def _penalised(
+    processor: hf.RepetitionPenaltyLogitsProcessor,
+    history: Int[Tensor, " L"],
+    tree: TokenTree,
+    scores: Float[Tensor, "N V"],
+) -> Float[Tensor, "N V"]:
+    """What the repetition penalty makes of every node, touching the repeated tokens only.
+
+    Many models ask for it in their generation config, and transformers' own copies the vocabulary
+    several times over; here the nodes share the penalties of the text, and each adds its path's.
+    """
+    vocab_size, device = scores.shape[1], scores.device
+    common = set(history[processor.prompt_ignore_length or 0 :].tolist())
+    own = {
+        (node, token)
+        for node in range(1, len(tree))
+        for token in tree.path_tokens(node)[1:]
+        if token not in common and token < vocab_size
+    }
+    shared = torch.tensor([token for token in common if token < vocab_size], device=device).long()
+    nodes, tokens = torch.tensor(list(own), device=device).long().reshape(-1, 2).T
+    result = scores.clone()
+    for place in ((slice(None), shared), (nodes, tokens)):
+        before = scores[place]
+        penalised = torch.where(before < 0, before * processor.penalty, before / processor.penalty)
+        result[place] = penalised
+    return result
 
 
 def row_processors(processors: LogitsProcessorList, row: int, rows: int) -> list[LogitsProcessor]:

@@ -11,6 +11,7 @@ from transformers.generation.stopping_criteria import MaxTimeCriteria
 from treespec.errors import UnsupportedOptionError
 from treespec.processing import PathProcessor
 from treespec.sampling import RowNoise
+from treespec.scores import NodeScores
 from treespec.stats import DecodeStats
 from treespec.tree.token_tree import TokenTree
 from treespec.verify.acceptance import Acceptance
@@ -44,14 +45,12 @@ class Kept:
         self._wants_logits = wants_logits
         self._wants_scores = wants_scores
 
-    def add(
-        self, logits: Float[Tensor, "N V"], scores: Float[Tensor, "N V"], nodes: Sequence[int]
-    ) -> None:
+    def add(self, logits: Float[Tensor, "N V"], scores: NodeScores, nodes: Sequence[int]) -> None:
         """Keep the rows of the nodes after which a token was emitted."""
         if self._wants_logits:
             self.logits += [logits[node].float() for node in nodes]
         if self._wants_scores:
-            self.scores += [scores[node].float() for node in nodes]
+            self.scores += [scores.row(node).float() for node in nodes]
 
 
 class Row:
@@ -111,6 +110,11 @@ class Row:
     def history(self) -> Int[Tensor, " L"]:
         """The prompt as given and what was emitted, as `generate` shows it to processors."""
         return self._text[: self._width + len(self.new_tokens)]
+
+    @property
+    def committed(self) -> Int[Tensor, " L"]:
+        """The prompt without padding and what was emitted."""
+        return torch.cat([self.prompt, torch.tensor(self.new_tokens, dtype=torch.int64)])
 
     @property
     def root_position(self) -> int:

@@ -63,15 +63,33 @@ def node_seed(seed: int, root_position: int, node: int) -> int:
 
 
 def gumbel(seed: int, position: int, tokens: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
-    """Gumbel(0, 1) noise of chosen tokens at one position, float32, on the device of `tokens`.
+    """Gumbel(0, 1) noise of chosen tokens at one position, float32, on the device of `tokens`."""
+    return _noise(tokens.to(torch.int64) * _signed(_GOLDEN) + _position_key(seed, position))
+
+
+def gumbel_rows(
+    seed: int, positions: Sequence[int], tokens: Int[Tensor, "N K"]
+) -> Float[Tensor, "N K"]:
+    """`gumbel` of each row of `tokens` at a position of its own."""
+    keys = [_position_key(seed, position) for position in positions]
+    return _noise(
+        tokens.to(torch.int64) * _signed(_GOLDEN)
+        + torch.tensor(keys, device=tokens.device)[:, None]
+    )
+
+
+def _position_key(seed: int, position: int) -> int:
+    """The word that tells one position of one text from all others."""
+    return _signed(_mix(_mix(seed) ^ _mix((position + 1) * _GOLDEN)))
+
+
+def _noise(words: Int[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """Gumbel noise of words that differ by position and token; the words are overwritten.
 
     The uniform variable is an odd multiple of 2**-53: 52 bits of the hash, and a half, which no
     double rounds to 0 or 1. With a coarser grid tokens rarer than it would get visibly wrong
     probabilities, because their noise must come from its extreme tail.
     """
-    key = _mix(_mix(seed) ^ _mix((position + 1) * _GOLDEN))
-    words = tokens.to(torch.int64) * _signed(_GOLDEN)
-    words += _signed(key)
     _mix_(words)
     uniform = ((words >> 12) & ((1 << 52) - 1)).to(torch.float64)
     uniform.add_(0.5).mul_(2.0**-52)
@@ -112,6 +130,12 @@ class RowNoise:
         if self.seed is None:
             return torch.zeros(tokens.shape, device=tokens.device)
         return gumbel(self.seed, position, tokens)
+
+    def at_each(self, positions: Sequence[int], tokens: Int[Tensor, "N K"]) -> Float[Tensor, "N K"]:
+        """Noise of chosen tokens, those of row i at `positions[i]`."""
+        if self.seed is None:
+            return torch.zeros(tokens.shape, device=tokens.device)
+        return gumbel_rows(self.seed, positions, tokens)
 
     def forget(self, before: int) -> None:
         """Drop what is remembered of positions below `before`."""

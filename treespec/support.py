@@ -12,6 +12,9 @@ from treespec.errors import UnsupportedTargetError
 # A dummy layer stores nothing: it reads the keys and values of another layer, in the same forward.
 _KEPT_LAYERS = ("DynamicLayer", "DynamicSlidingWindowLayer", "DummyLayer")
 _SWITCHING_ROPE = ("dynamic", "longrope")
+# Models whose `generate` runs the whole text again when it passes the switch, so that no key of
+# the old frequencies stays in the cache.
+_RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +32,7 @@ class Support:
             where they never do.
         rope_moves_on: whether they go on changing with every position behind the switch (dynamic
             NTK), so that nothing can be drafted there.
+        rope_recomputes: whether `generate` runs the whole text anew when it reaches the switch.
     """
 
     model_class: str
@@ -39,6 +43,7 @@ class Support:
     max_positions: int | None
     rope_switch: int | None
     rope_moves_on: bool
+    rope_recomputes: bool
 
 
 def inspect_support(model: PreTrainedModel) -> Support:
@@ -73,6 +78,9 @@ def inspect_support(model: PreTrainedModel) -> Support:
         max_positions=_max_positions(config, rope_kind),
         rope_switch=rope_switch,
         rope_moves_on=rope_kind == "dynamic",
+        rope_recomputes=config.model_type in _RECOMPUTING
+        and rope_kind == "longrope"
+        and getattr(config, "original_max_position_embeddings", None) == rope_switch,
     )
 
 

@@ -9,7 +9,8 @@ from tests.meta.project import ROOT, Source, library_sources
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("tree", "sampling"),
+    ("tree", "sampling", "scores"),
+    ("truncation",),
     ("verify", "cache", "attention", "processing"),
     ("support",),
     ("target",),

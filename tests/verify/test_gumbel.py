@@ -4,10 +4,14 @@ import pytest
 import torch
 
 from treespec.sampling import RowNoise
+from treespec.scores import NodeScores
 from treespec.tree.token_tree import DRAWS, TokenTree
 from treespec.verify.gumbel import Gumbel, best_token, choices, walk
 
 TREE = TokenTree.from_lists([-1, 0, 0, 0, 2, 2, 5], [9, 1, 2, 3, 4, 5, 6])
+ROOT = TokenTree.root_only(9)
+TREE_OF_TWO = TokenTree.from_lists([-1, 0], [9, 1])
+FORK = TokenTree.from_lists([-1, 0, 0], [9, 1, 2])
 
 
 @pytest.mark.parametrize(
@@ -39,14 +43,14 @@ def test_walk_takes_the_first_of_equal_siblings():
 def test_greedy_choices_take_the_lowest_id_of_a_tie():
     scores = torch.tensor([[0.0, 2.0, 2.0], [3.0, 3.0, 1.0]], dtype=torch.bfloat16)
 
-    assert choices(scores, [0, 1], RowNoise(None), 5).tolist() == [1, 0]
+    assert choices(TREE_OF_TWO, NodeScores.of_all(scores), RowNoise(None), 5).tolist() == [1, 0]
 
 
 def test_nodes_at_one_depth_share_the_noise_of_their_position():
     noise = RowNoise(4)
     scores = torch.zeros(3, 50)
 
-    chosen = choices(scores, [0, 1, 1], noise, root_position=10).tolist()
+    chosen = choices(FORK, NodeScores.of_all(scores), noise, root_position=10).tolist()
 
     cpu = torch.device("cpu")
     assert chosen[0] == int(noise.row(11, 50, cpu).argmax())
@@ -57,12 +61,16 @@ def test_a_forbidden_token_is_never_chosen():
     scores = torch.full((1, 50), -torch.inf)
     scores[0, 13] = -5.0
 
-    assert all(choices(scores, [0], RowNoise(seed), 0).tolist() == [13] for seed in range(20))
+    def chosen(seed: int) -> list[int]:
+        return choices(ROOT, NodeScores.of_all(scores), RowNoise(seed), 0).tolist()
+
+    assert all(chosen(seed) == [13] for seed in range(20))
 
 
 def test_choices_follow_the_law_of_the_scores():
     law = torch.tensor([0.5, 0.3, 0.15, 0.05])
-    drawn = [int(choices(law.log()[None], [0], RowNoise(1), place)) for place in range(4000)]
+    scores = NodeScores.of_all(law.log()[None])
+    drawn = [int(choices(ROOT, scores, RowNoise(1), place)) for place in range(4000)]
 
     shares = torch.bincount(torch.tensor(drawn), minlength=4) / 4000
 
@@ -71,7 +79,7 @@ def test_choices_follow_the_law_of_the_scores():
 
 def test_accept_decides_every_row_with_its_own_noise():
     trees = [TokenTree.root_only(1), TREE]
-    scores = [torch.zeros(1, 30), torch.zeros(7, 30)]
+    scores = [NodeScores.of_all(torch.zeros(1, 30)), NodeScores.of_all(torch.zeros(7, 30))]
     noises = [RowNoise(1), RowNoise(2)]
 
     together = Gumbel().accept(trees, scores, noises, [3, 8])

@@ -87,7 +87,7 @@ def test_tensor_law_of_logits_is_their_softmax_in_double_precision():
 
 
 def test_declared_probabilities_are_normalised_in_double_precision_over_the_targets_vocabulary():
-    law = TensorLaw.from_probs(torch.tensor([0.3, 0.1]), like=torch.zeros(4))
+    law = TensorLaw.from_probs(torch.tensor([0.3, 0.1]), 4, torch.device("cpu"))
 
     assert law.weights.tolist() == pytest.approx([0.75, 0.25, 0.0, 0.0], abs=1e-7)
     assert law.total() == pytest.approx(1.0, abs=1e-15)

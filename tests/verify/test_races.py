@@ -9,6 +9,7 @@ import torch
 
 from tests.verify.tables import SHAPES, fractions, random_law, random_tables
 from treespec.sampling import RowNoise
+from treespec.scores import NodeScores
 from treespec.tree import TokenTree
 from treespec.verify import Gumbel
 from treespec.verify.exact import acceptance, every_emission
@@ -85,7 +86,7 @@ def test_walks_of_the_shipped_rule_have_the_frequencies_of_the_closed_form():
         tree = TokenTree.from_lists(topology.parent_list, tokens, draw="shared")
         prefixes = [(), (tokens[1],), (tokens[2],), (tokens[1], tokens[3])]
         scores = torch.tensor([[math.log(w) for w in p_table[prefix]] for prefix in prefixes])
-        (walked,) = Gumbel().accept([tree], [scores], [noise], [0])
+        (walked,) = Gumbel().accept([tree], [NodeScores.of_all(scores)], [noise], [0])
         emitted = (*(tokens[node] for node in walked.path[1:]), walked.next_token)
         key = (emitted, walked.num_accepted)
         found[key] = found.get(key, 0) + 1 / 600

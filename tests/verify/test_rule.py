@@ -10,6 +10,7 @@ import torch
 from tests.verify.tables import SHAPES, random_law
 from treespec.errors import ConfigError, DrafterError
 from treespec.sampling import RowNoise
+from treespec.scores import NodeScores
 from treespec.tree import TokenTree, TreeTopology
 from treespec.verify import (
     VERIFIERS,
@@ -107,7 +108,7 @@ def test_decoding_decides_as_the_exact_rule_does_on_the_same_random_numbers(
     for seed in range(25):
         drafted = Drafted(seed, SHAPES[shape], draw)
         noise = RowNoise(seed)
-        (found,) = rule().accept([drafted.tree], [drafted.scores], [noise], [40])
+        (found,) = rule().accept([drafted.tree], [NodeScores.of_all(drafted.scores)], [noise], [40])
         randomness = KeyedRandomness(seed, 40)
         expected = rule().decide(drafted.tree, drafted.laws(TableLaw), randomness)
 
@@ -138,7 +139,7 @@ def test_rows_of_a_batch_are_decided_as_each_would_be_alone():
     rule = Traversal()
     drafted = [Drafted(seed, SHAPES["bin2"], "swor") for seed in range(6)]
     trees = [one.tree for one in drafted]
-    scores = [one.scores for one in drafted]
+    scores = [NodeScores.of_all(one.scores) for one in drafted]
     noises = [RowNoise(100 + row) for row in range(6)]
     positions = [10 * row for row in range(6)]
     alone = [
@@ -154,7 +155,9 @@ def test_another_seed_or_position_decides_anew():
 
     def outcomes(keys) -> set:
         return {
-            Rejection().accept([drafted.tree], [drafted.scores], [RowNoise(s)], [p])[0]
+            Rejection().accept(
+                [drafted.tree], [NodeScores.of_all(drafted.scores)], [RowNoise(s)], [p]
+            )[0]
             for s, p in keys
         }
 
@@ -173,7 +176,9 @@ def test_temperature_zero_follows_the_targets_first_best_token_whatever_the_draw
         [[0.0, 2.0, 1.0, 2.0], [9.0, 0.0, 0.0, 0.0], [0.0, 0.0, 5.0, 5.0], [0.0, 0.0, 0.0, 1.0]]
     )
 
-    assert [Acceptance((0, 2, 3), 3)] == rule().accept([tree], [scores], [RowNoise(None)], [0])
+    assert [Acceptance((0, 2, 3), 3)] == rule().accept(
+        [tree], [NodeScores.of_all(scores)], [RowNoise(None)], [0]
+    )
 
 
 @pytest.mark.parametrize("rule", [Token, Block, Rejection, Traversal, KSeq, Typical])
@@ -181,7 +186,12 @@ def test_a_root_alone_is_plain_sampling_whatever_its_draw(rule: type[Rule]):
     drafted = Drafted(0, SHAPES["single"], "topk")
     law = TableLaw(drafted.target[0])
     found = [
-        rule().accept([TokenTree.root_only(0, draw="shared")], [drafted.scores], [noise], [0])[0]
+        rule().accept(
+            [TokenTree.root_only(0, draw="shared")],
+            [NodeScores.of_all(drafted.scores)],
+            [noise],
+            [0],
+        )[0]
         for noise in map(RowNoise, range(20))
     ]
 
@@ -195,7 +205,7 @@ def refused(rule: type[Rule], tree: TokenTree) -> str:
     """The message of the refusal."""
     scores = torch.zeros(len(tree), VOCAB_SIZE)
     with pytest.raises(DrafterError) as caught:
-        rule().accept([tree], [scores], [RowNoise(0)], [0])
+        rule().accept([tree], [NodeScores.of_all(scores)], [RowNoise(0)], [0])
     return str(caught.value)
 
 

@@ -9,6 +9,7 @@ import torch
 from tests.verify.tables import SHAPES, SameEverywhere, fractions
 from treespec.errors import ConfigError
 from treespec.sampling import RowNoise
+from treespec.scores import NodeScores
 from treespec.tree import TokenTree
 from treespec.verify import Typical
 from treespec.verify.enumeration import Draft
@@ -36,7 +37,7 @@ def test_threshold_is_epsilon_or_less_where_the_target_is_unsure(
 def decide(tree: TokenTree, rows: list[list[float]]):
     """The acceptance of one tree with these target laws."""
     scores = torch.tensor(rows).log()
-    (found,) = Typical().accept([tree], [scores], [RowNoise(3)], [0])
+    (found,) = Typical().accept([tree], [NodeScores.of_all(scores)], [RowNoise(3)], [0])
     return found
 
 

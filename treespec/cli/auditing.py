@@ -134,5 +134,5 @@ def _cells(one: Divergence) -> tuple[str, ...]:
         f"{one.gap:.4f}",
         f"{one.difference:.4f}",
         f"{one.tolerance:.4f}",
-        "near-tie" if one.is_near_tie else "VIOLATION",
+        one.verdict,
     )

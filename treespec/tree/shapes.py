@@ -67,6 +67,19 @@ class BestFirst:
             width=self.width,
         )
 
+    def examples(self) -> list[TreeTopology]:
+        """Small topologies that it may grow: a chain, siblings, and both below one another."""
+        candidates = ([-1, 0, 1], [-1, 0], [-1, 0, 0], [-1, 0, 0, 1], [-1, 0, 1, 1])
+        return [tree for parents in candidates if self._may_grow(tree := TreeTopology(parents))]
+
+    def _may_grow(self, topology: TreeTopology) -> bool:
+        widest = max(map(len, topology.children))
+        return (
+            len(topology) - 1 <= self.budget
+            and topology.max_depth <= self.depth
+            and widest <= self.width
+        )
+
 
 def Chain(length: int) -> BestFirst:  # noqa: N802 (reads as a shape beside BestFirst and StaticTree)
     """A single path of `length` draft tokens: linear speculative decoding."""
@@ -102,3 +115,7 @@ class StaticTree:
             width=max((len(siblings) for siblings in topology.children), default=0),
             topology=topology,
         )
+
+    def examples(self) -> list[TreeTopology]:
+        """The one topology that it is."""
+        return [self.topology]

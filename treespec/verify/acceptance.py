@@ -4,10 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Float
-from torch import Tensor
-
 from treespec.sampling import RowNoise
+from treespec.scores import NodeScores
 from treespec.tree.token_tree import TokenTree
 
 
@@ -49,7 +47,7 @@ class Verifier(Protocol):
     def accept(
         self,
         trees: Sequence[TokenTree],
-        scores: Sequence[Float[Tensor, "_N V"]],
+        scores: Sequence[NodeScores],
         noises: Sequence[RowNoise],
         root_positions: Sequence[int],
     ) -> list[Acceptance]:
@@ -57,8 +55,8 @@ class Verifier(Protocol):
 
         Args:
             trees: one tree per row.
-            scores: per row the target's processed logits (float32), row i speaks of node i's
-                children.
+            scores: per row the target's processed logits; `scores[r].row(i)`, of shape `[V]`,
+                speaks of the children of node i.
             noises: each row's source of randomness.
             root_positions: absolute position of each row's root; the children of a node at depth
                 d stand at `root_position + d + 1`.

@@ -13,10 +13,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.sampling import RowNoise
+from treespec.scores import NodeScores
 from treespec.tree.token_tree import DRAWS, TokenTree
 from treespec.verify.acceptance import Acceptance
 
 _BLOCKS = 64
+# In place of the choice of an undecided node; no token has this id.
+_UNDECIDED = -1
 
 
 class Gumbel:
@@ -29,44 +32,64 @@ class Gumbel:
     def accept(
         self,
         trees: Sequence[TokenTree],
-        scores: Sequence[Float[Tensor, "_N V"]],
+        scores: Sequence[NodeScores],
         noises: Sequence[RowNoise],
         root_positions: Sequence[int],
     ) -> list[Acceptance]:
-        """See `treespec.verify.acceptance.Verifier.accept`; reads the device once for all rows."""
-        chosen = torch.cat(
-            [
-                choices(row_scores, tree.topology.depth_list, noise, position)
-                for tree, row_scores, noise, position in zip(
-                    trees, scores, noises, root_positions, strict=True
-                )
-            ]
-        ).tolist()
+        """See `treespec.verify.acceptance.Verifier.accept`.
+
+        The device is read once for all rows, and once more for every node on a path that the
+        scores leave undecided.
+        """
+        rows = list(zip(trees, scores, noises, root_positions, strict=True))
+        chosen = torch.cat([choices(*row) for row in rows]).tolist()
         accepted, start = [], 0
-        for tree in trees:
-            accepted.append(walk(tree, chosen[start : start + len(tree)]))
+        for tree, row_scores, noise, root_position in rows:
+            own = chosen[start : start + len(tree)]
             start += len(tree)
+            acceptance = walk(tree, own)
+            while acceptance.next_token == _UNDECIDED:
+                node = acceptance.path[-1]
+                own[node] = choice_at(node, tree, row_scores, noise, root_position)
+                acceptance = walk(tree, own)
+            accepted.append(acceptance)
         return accepted
 
 
 def choices(
-    scores: Float[Tensor, "N V"], depths: Sequence[int], noise: RowNoise, root_position: int
+    tree: TokenTree, scores: NodeScores, noise: RowNoise, root_position: int
 ) -> Int[Tensor, " N"]:
-    """The target's choice after every node; ties go to the lowest id.
+    """The target's choice after every node; ties go to the lowest id, -1 stands for undecided.
 
     A node at depth d chooses the token of position `root_position + d + 1`; nodes at one depth
     share that position's noise.
     """
+    depths = tree.topology.depth_list
+    if scores.ids is not None:
+        positions = [root_position + depth + 1 for depth in depths]
+        perturbed = scores.values + noise.at_each(positions, scores.ids)
+        best = scores.ids.gather(1, perturbed.argmax(dim=-1, keepdim=True)).squeeze(1)
+        return best if scores.undecided is None else best.masked_fill(scores.undecided, _UNDECIDED)
     if noise.is_zero:
-        return best_token(scores)
-    chosen = torch.empty(scores.shape[0], dtype=torch.int64, device=scores.device)
+        return best_token(scores.values)
+    chosen = torch.empty(len(tree), dtype=torch.int64, device=scores.values.device)
     for depth in sorted(set(depths)):
-        nodes = torch.tensor(
-            [node for node, d in enumerate(depths) if d == depth], device=scores.device
-        )
-        row = noise.row(root_position + depth + 1, scores.shape[1], scores.device)
-        chosen[nodes] = best_token(scores[nodes] + row)
+        nodes = torch.tensor([node for node, d in enumerate(depths) if d == depth])
+        nodes = nodes.to(scores.values.device)
+        row = noise.row(root_position + depth + 1, scores.vocab_size, scores.values.device)
+        chosen[nodes] = best_token(scores.values[nodes] + row)
     return chosen
+
+
+def choice_at(
+    node: int, tree: TokenTree, scores: NodeScores, noise: RowNoise, root_position: int
+) -> int:
+    """The target's choice after one node, from the scores of all tokens there."""
+    row = scores.row(node)
+    position = root_position + tree.topology.depth_list[node] + 1
+    if not noise.is_zero:
+        row = row + noise.row(position, scores.vocab_size, row.device)
+    return int(row.argmax())
 
 
 def best_token(scores: Float[Tensor, "N V"]) -> Int[Tensor, " N"]:

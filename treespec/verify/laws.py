@@ -97,14 +97,17 @@ class TensorLaw(Law):
         return cls(torch.softmax(logits, dim=-1, dtype=_widest(logits.device)))
 
     @classmethod
-    def from_probs(cls, probs: Float[Tensor, " V"], like: Float[Tensor, " W"]) -> "TensorLaw":
-        """The law that sampling by these weights obeys, over the vocabulary of `like`.
+    def from_probs(
+        cls, probs: Float[Tensor, " V"], vocab_size: int, device: torch.device
+    ) -> "TensorLaw":
+        """The law that sampling by these weights obeys, over the target's vocabulary.
 
         Args:
             probs: weights as drawn from; they need not add up to exactly 1.
-            like: logits of the target, whose vocabulary may be the longer one.
+            vocab_size: number of the target's logits, perhaps more than there are weights.
+            device: where the target's scores are.
         """
-        weights = torch.zeros(like.shape[0], dtype=_widest(like.device), device=like.device)
+        weights = torch.zeros(vocab_size, dtype=_widest(device), device=device)
         weights[: probs.shape[0]] = probs
         return cls(weights).normalized()
 

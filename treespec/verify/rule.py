@@ -9,15 +9,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float
-from torch import Tensor
-
 from treespec.errors import DrafterError
 from treespec.sampling import RowNoise
+from treespec.scores import NodeScores
 from treespec.tree.token_tree import TokenTree
 from treespec.tree.topology import TreeTopology
 from treespec.verify.acceptance import Acceptance
-from treespec.verify.gumbel import walk
+from treespec.verify.gumbel import Gumbel
 from treespec.verify.laws import Law, TensorLaw
 from treespec.verify.randomness import KeyedRandomness, Randomness
 
@@ -186,7 +184,7 @@ class Rule(ABC):
     def accept(
         self,
         trees: Sequence[TokenTree],
-        scores: Sequence[Float[Tensor, "_N V"]],
+        scores: Sequence[NodeScores],
         noises: Sequence[RowNoise],
         root_positions: Sequence[int],
     ) -> list[Acceptance]:
@@ -205,20 +203,20 @@ class Rule(ABC):
         ]
 
     def _accept_row(
-        self, tree: TokenTree, scores: Float[Tensor, "N V"], noise: RowNoise, root_position: int
+        self, tree: TokenTree, scores: NodeScores, noise: RowNoise, root_position: int
     ) -> Acceptance:
         if noise.seed is None:  # every rule's limit at temperature 0, whatever the draw
-            return walk(tree, scores.argmax(dim=-1).tolist())
+            return Gumbel().accept([tree], [scores], [noise], [root_position])[0]
         self.check_shape(tree.topology, tree.draw)
-        check_draft(self.name, tree, scores.shape[1])
+        check_draft(self.name, tree, scores.vocab_size)
         draft_probs = tree.draft_probs
 
         def draft(node: int) -> TensorLaw:
             if draft_probs is None:
                 raise DrafterError(f"{self.name!r} asks for draft_probs under draw {tree.draw!r}")
-            return TensorLaw.from_probs(draft_probs[node], like=scores[node])
+            return TensorLaw.from_probs(draft_probs[node], scores.vocab_size, scores.values.device)
 
-        laws = TreeLaws(lambda node: TensorLaw.from_logits(scores[node]), draft)
+        laws = TreeLaws(lambda node: TensorLaw.from_logits(scores.row(node)), draft)
         return self.decide(tree, laws, KeyedRandomness(noise.seed, root_position))
 
     def check_shape(self, topology: TreeTopology, draw: str) -> None:
