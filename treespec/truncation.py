@@ -22,6 +22,8 @@ from treespec.scores import NodeScores
 CANDIDATES = 256
 # A longer top-k list is left to transformers.
 _LONGEST_TOP_K = 2048
+# Numbers handled at a time where every logit counts.
+_CHUNK = 1 << 20
 
 Cut: TypeAlias = hf.TopKLogitsWarper | hf.TopPLogitsWarper | hf.MinPLogitsWarper
 
@@ -52,7 +54,7 @@ class Truncation:
                 values = values / processor.temperature
                 scale *= processor.temperature
                 continue
-            total = (values if whole else logits.float() / scale).logsumexp(dim=-1, keepdim=True)
+            total = _log_total(values, 1.0) if whole else _log_total(logits, scale)
             kept = _kept(cast(Cut, processor), values, total)
             if not whole:
                 # Equals of the last candidate may stand outside of them.
@@ -100,6 +102,19 @@ def _largest(
     ids = logits.topk(count, dim=-1, sorted=False).indices.sort(dim=-1).values
     values, order = logits.gather(1, ids).float().sort(dim=-1, descending=True, stable=True)
     return values, ids.gather(1, order)
+
+
+def _log_total(logits: Float[Tensor, "N K"], temperature: float) -> Float[Tensor, "N 1"]:
+    """Logarithm of the summed weight of every row, in float32.
+
+    A few rows at a time: on a CPU a copy of all of them in float32 costs more in fresh memory than
+    the sums do.
+    """
+    rows = max(_CHUNK // logits.shape[1], 1)
+    parts = [
+        (part.float() / temperature).logsumexp(dim=-1, keepdim=True) for part in logits.split(rows)
+    ]
+    return torch.cat(parts)
 
 
 def _kept(
