@@ -31,3 +31,7 @@ class SelfCheckError(TreespecError, RuntimeError):
 
 class DownloadError(TreespecError, OSError):
     """A file that could not be fetched, or that is not the one expected."""
+
+
+class CheckpointError(TreespecError, ValueError):
+    """A file of draft heads that cannot be what it claims, or does not fit the target."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from treespec.sampling import RowNoise, gumbel, node_seed
@@ -44,7 +44,13 @@ class Place:
 
 
 def draw_children(
-    logits: Float[Tensor, "F V"], place: Place, *, draw: str, temperature: float, width: int
+    logits: Float[Tensor, "F V"],
+    place: Place,
+    *,
+    draw: str,
+    temperature: float,
+    width: int,
+    ids: Int[Tensor, " V"] | None = None,
 ) -> Drawn:
     """Draw up to `width` children of every node.
 
@@ -53,14 +59,22 @@ def draw_children(
     "swor" samples without replacement by ranking with noise of its own (Kool, van Hoof, Welling
     2019, arXiv 1903.06059), "iid" and "iid_paths" with replacement by inverting the distribution
     function; both return candidates in draw order, and the law they came from.
+
+    Args:
+        logits: what the draft says at every node.
+        place: where the nodes stand.
+        draw: how to draw.
+        temperature: the target's; 0 when greedy.
+        width: most children of a node.
+        ids: the target's id of every column of a reduced vocabulary; None if they are the same.
     """
     values = logits.float()
     width = min(width, values.shape[1])
     if place.noise.seed is None or draw == "topk":
-        return Drawn(_best(values / (temperature or 1.0), width))
+        return Drawn(_best(values / (temperature or 1.0), width, ids))
     values = values / temperature
     if draw == "shared":
-        return Drawn(_best(_with_shared_noise(values, place), width))
+        return Drawn(_best(_with_shared_noise(values, place, ids), width, ids))
     laws = values.softmax(dim=-1)
     seeds = [node_seed(place.noise.seed, place.root_position, node) for node in place.nodes]
     tokens = (
@@ -69,23 +83,34 @@ def draw_children(
         else _independent(laws, seeds, width)
     )
     log_probs = laws.gather(1, tokens).log()
+    tokens = tokens if ids is None else ids[tokens]
     candidates = [Candidates(*row) for row in zip(tokens.tolist(), log_probs.tolist(), strict=True)]
     return Drawn(candidates, laws)
 
 
-def _best(values: Float[Tensor, "F V"], width: int) -> list[Candidates]:
+def _best(
+    values: Float[Tensor, "F V"], width: int, ids: Int[Tensor, " V"] | None
+) -> list[Candidates]:
     """Highest values first, with their share of the whole as estimates."""
     best = values.topk(width, dim=-1)
     log_probs = best.values - values.logsumexp(dim=-1, keepdim=True)
-    return [Candidates(*row) for row in zip(best.indices.tolist(), log_probs.tolist(), strict=True)]
+    tokens = best.indices if ids is None else ids[best.indices]
+    return [Candidates(*row) for row in zip(tokens.tolist(), log_probs.tolist(), strict=True)]
 
 
-def _with_shared_noise(values: Float[Tensor, "F V"], place: Place) -> Float[Tensor, "F V"]:
+def _with_shared_noise(
+    values: Float[Tensor, "F V"], place: Place, ids: Int[Tensor, " V"] | None
+) -> Float[Tensor, "F V"]:
     noisy = torch.empty_like(values)
     for depth in set(place.depths):
         rows = [row for row, d in enumerate(place.depths) if d == depth]
         position = place.root_position + depth + 1
-        noisy[rows] = values[rows] + place.noise.row(position, values.shape[1], values.device)
+        noise = (
+            place.noise.row(position, values.shape[1], values.device)
+            if ids is None
+            else place.noise.at(position, ids)
+        )
+        noisy[rows] = values[rows] + noise
     return noisy
 
 

@@ -2,35 +2,66 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from treespec.attention import NewNodes
-from treespec.drafters.drawing import paths_topology
+from treespec.drafters.drawing import Drawn, paths_topology
 from treespec.tree.growth import NO_CANDIDATES, Candidates, GrowingTree, Grown
 from treespec.tree.shapes import TreeLimits
 
-if TYPE_CHECKING:
-    from treespec.drafters.model import ModelDraftSession
+
+class Grower(Protocol):
+    """A session whose trees grow by one forward a level."""
+
+    @property
+    def least_gain(self) -> float:
+        """Expected tokens below which a level is not worth its forward."""
+        ...
+
+    def extend(
+        self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]]
+    ) -> Sequence[Float[Tensor, "_F _V"]]:
+        """Logits of the children of every frontier node."""
+        ...
+
+    def children(
+        self,
+        row: int,
+        logits: Float[Tensor, "F V"],
+        tree: GrowingTree,
+        nodes: Sequence[int],
+        width: int,
+    ) -> Drawn:
+        """Children of nodes with these logits."""
+        ...
 
 
-class ModelExpander:
-    """Candidates from the draft model: the root's from what was read, the others' by forwards."""
+class ForwardExpander:
+    """Candidates of the root from logits that are there, the others' from a forward per level.
+
+    Args:
+        session: runs the forwards and draws.
+        root_logits: per row logits `[1, V]` of the root's children, `[0, V]` where none are wanted.
+        limits: each row's bounds.
+
+    Attributes:
+        laws: per row, for every node by its index while growing, the law that its children were
+            drawn from; only under draws that need it.
+    """
 
     def __init__(
         self,
-        session: "ModelDraftSession",
+        session: Grower,
         root_logits: Sequence[Float[Tensor, "_M _V"]],
         limits: Sequence[TreeLimits],
     ) -> None:
         self._session = session
         self._root_logits = root_logits
         self._limits = limits
-        self.slots: list[dict[int, int]] = [{} for _ in limits]  # growing node -> place in scratch
-        # growing node -> the law that its children were drawn from
         self.laws: list[dict[int, Float[Tensor, " _V"]]] = [{} for _ in limits]
 
     def expand(
@@ -47,9 +78,7 @@ class ModelExpander:
             ]
             if not any(chosen):
                 return [[NO_CANDIDATES] * len(frontier) for frontier in frontiers]
-            logits = self._session.extend(trees, chosen, self.slots)
-            for ran, nodes in zip(self.slots, chosen, strict=True):
-                ran.update({node: len(ran) + place for place, node in enumerate(nodes)})
+            logits = self._session.extend(trees, chosen)
         return [
             self._row_candidates(row, tree, frontier, nodes, logits[row])
             for row, (tree, frontier, nodes) in enumerate(

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from treespec.drafters.base import DraftContext, Round
 from treespec.drafters.drawing import Drawn, Place, draw_children
-from treespec.drafters.expansion import Expansion, ModelExpander, new_nodes, with_paths
+from treespec.drafters.expansion import Expansion, ForwardExpander, new_nodes, with_paths
 from treespec.errors import ConfigError, DrafterError
 from treespec.target import Target
 from treespec.tree.growth import GrowingTree, Grown, grow
@@ -109,6 +109,8 @@ class ModelDraftSession:
         self._unread = [prompt.tolist() for prompt in prompts]
         self._vocab_size = min(self._target.vocab_size, context.vocab_size)
         self._expansions: list[Expansion] = []
+        # growing node -> its place among the nodes that ran since the last commit
+        self._slots: list[dict[int, int]] = []
 
     def propose(self, limits: Sequence[TreeLimits]) -> list[TokenTree]:
         """See `DraftSession.propose`."""
@@ -117,10 +119,11 @@ class ModelDraftSession:
         if self._context.draw == "iid_paths":
             limits = [with_paths(limit) for limit in limits]
         roots = [unread[-1] for unread in self._unread]
-        expander = ModelExpander(self, self._read(asked), limits)
+        expander = ForwardExpander(self, self._read(asked), limits)
+        self._slots = [{} for _ in limits]
         grown = grow(expander, roots, limits, draw=self._context.draw)
         self._expansions = [
-            Expansion(one, slots) for one, slots in zip(grown, expander.slots, strict=True)
+            Expansion(one, slots) for one, slots in zip(grown, self._slots, strict=True)
         ]
         return [self._with_laws(one, laws) for one, laws in zip(grown, expander.laws, strict=True)]
 
@@ -206,17 +209,17 @@ class ModelDraftSession:
         )
 
     def extend(
-        self,
-        trees: Sequence[GrowingTree],
-        frontiers: Sequence[Sequence[int]],
-        slots: Sequence[Mapping[int, int]],
-    ) -> list[Float[Tensor, "_F V"]]:
+        self, trees: Sequence[GrowingTree], frontiers: Sequence[Sequence[int]]
+    ) -> list[Float[Tensor, "_F _V"]]:
         """Run the frontier nodes of every row in one forward; their logits."""
         nodes = [
             new_nodes(tree, frontier, ran)
-            for tree, frontier, ran in zip(trees, frontiers, slots, strict=True)
+            for tree, frontier, ran in zip(trees, frontiers, self._slots, strict=True)
         ]
-        return [output.logits for output in self._target.extend(self._cache, nodes)]
+        outputs = self._target.extend(self._cache, nodes)
+        for ran, frontier in zip(self._slots, frontiers, strict=True):
+            ran.update({node: len(ran) + place for place, node in enumerate(frontier)})
+        return [output.logits for output in outputs]
 
     @property
     def least_gain(self) -> float:
