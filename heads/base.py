@@ -73,7 +73,7 @@ class DraftHeads(nn.Module, ABC):
             levels should not be asked for.
     """
 
-    family: ClassVar[str]
+    family: str
     costs_a_level: ClassVar[bool] = True
     taps: tuple[int, ...]
     max_depth: int | None = None

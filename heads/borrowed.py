@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from treespec.errors import UnsupportedTargetError
+from treespec.errors import CheckpointError, UnsupportedTargetError
 from treespec.heads.vocabulary import DraftVocabulary
 
 
@@ -23,6 +23,7 @@ class Borrowed:
 
     Raises:
         UnsupportedTargetError: if the target has no LM head of its own.
+        CheckpointError: if the vocabulary is one of a larger target.
     """
 
     def __init__(self, target: PreTrainedModel, vocabulary: DraftVocabulary | None = None) -> None:
@@ -31,16 +32,18 @@ class Borrowed:
             raise UnsupportedTargetError(
                 f"{type(target).__name__} has no output embeddings that heads could share"
             )
+        if vocabulary is not None and vocabulary.vocab_size > head.weight.shape[0]:
+            raise CheckpointError(
+                f"the draft vocabulary is for {vocabulary.vocab_size} tokens, but "
+                f"{type(target).__name__} has {head.weight.shape[0]} logits; load the heads with "
+                "the target that they were trained for"
+            )
         self.target = target
         self._head = head
-        # A copy of the rows that count, once: gathering them at every step would cost more than
-        # the product.
-        self._rows: Tensor | None = None
-        self._bias: Tensor | None = None
-        if vocabulary is not None:
-            ids = vocabulary.ids.to(head.weight.device)
-            self._rows = head.weight.detach()[ids].clone()
-            self._bias = None if head.bias is None else head.bias.detach()[ids].clone()
+        self._vocabulary = vocabulary
+        # A copy of the rows that count, made once and only for heads without an LM head of their
+        # own: gathering them at every step would cost more than the product.
+        self._rows: tuple[Tensor, Tensor | None] | None = None
         self._config: Any = target.config.get_text_config(decoder=True)
 
     @property
@@ -62,11 +65,8 @@ class Borrowed:
         Gradients flow to `hidden`, never to the LM head.
         """
         hidden = hidden.to(self._head.weight.dtype).to(self.device)
-        weight = self._head.weight.detach() if self._rows is None else self._rows
-        bias = None if self._head.bias is None else self._head.bias.detach()
-        logits = torch.nn.functional.linear(
-            hidden, weight, bias if self._rows is None else self._bias
-        )
+        weight, bias = self._parameters()
+        logits = torch.nn.functional.linear(hidden, weight, bias)
         scale = getattr(self._config, "logit_scale", None)
         if scale is not None:
             logits = logits * scale
@@ -77,3 +77,14 @@ class Borrowed:
         if cap is not None:
             logits = torch.tanh(logits / cap) * cap
         return logits
+
+    def _parameters(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the columns that count."""
+        weight, bias = self._head.weight.detach(), self._head.bias
+        bias = None if bias is None else bias.detach()
+        if self._vocabulary is None:
+            return weight, bias
+        if self._rows is None:
+            ids = self._vocabulary.ids.to(weight.device)
+            self._rows = weight[ids], None if bias is None else bias[ids]
+        return self._rows

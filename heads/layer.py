@@ -108,9 +108,23 @@ def mlp_of(config: LayerConfig) -> nn.Module:
     return mlp
 
 
+class _Rotary(LlamaRotaryEmbedding):
+    """Transformers' rotary embedding whose frequencies stay float32.
+
+    Rounded to bfloat16 with the rest of the heads they would turn position 1000 by some radians.
+    """
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "_Rotary":
+        exact = self.inv_freq, self.original_inv_freq
+        super()._apply(*args, **kwargs)
+        device = self.inv_freq.device
+        self.inv_freq, self.original_inv_freq = (buffer.to(device) for buffer in exact)
+        return self
+
+
 def rotary_of(config: LayerConfig) -> nn.Module:
     """Transformers' rotary embedding; it has no parameters."""
-    rotary: nn.Module = LlamaRotaryEmbedding(config.llama())
+    rotary: nn.Module = _Rotary(config.llama())
     return rotary
 
 
