@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from treespec.errors import CheckpointError, UnsupportedTargetError
@@ -52,6 +52,21 @@ class Borrowed:
         device: torch.device = self._head.weight.device
         return device
 
+    @property
+    def hidden_size(self) -> int:
+        """H: width of the states that the LM head reads."""
+        return int(self._head.weight.shape[1])
+
+    def copy_rows(self, head: nn.Linear) -> None:
+        """Give a head's own LM head the target's weights, and its bias or none where it has one."""
+        weight, bias = self._gathered()
+        with torch.no_grad():
+            head.weight.copy_(weight)
+            if head.bias is not None and bias is None:
+                head.bias.zero_()
+            elif head.bias is not None:
+                head.bias.copy_(bias)
+
     def embed(self, tokens: Int[Tensor, "..."]) -> Float[Tensor, "... H"]:
         """Embeddings of token ids, without gradient."""
         embedding: Any = self.target.get_input_embeddings()
@@ -79,12 +94,18 @@ class Borrowed:
         return logits
 
     def _parameters(self) -> tuple[Tensor, Tensor | None]:
-        """Weight and bias of the columns that count."""
+        """Weight and bias of the columns that count, copied at most once."""
+        if self._vocabulary is None:
+            return self._gathered()
+        if self._rows is None:
+            self._rows = self._gathered()
+        return self._rows
+
+    def _gathered(self) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the columns that count: a copy if those are not all."""
         weight, bias = self._head.weight.detach(), self._head.bias
         bias = None if bias is None else bias.detach()
         if self._vocabulary is None:
             return weight, bias
-        if self._rows is None:
-            ids = self._vocabulary.ids.to(weight.device)
-            self._rows = weight[ids], None if bias is None else bias[ids]
-        return self._rows
+        ids = self._vocabulary.ids.to(weight.device)
+        return weight[ids], None if bias is None else bias[ids]
