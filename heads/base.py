@@ -65,7 +65,6 @@ class DraftHeads(nn.Module, ABC):
         vocabulary: the tokens they can propose; None for all.
 
     Attributes:
-        family: "medusa", "hydra", "eagle" or "eagle3".
         taps: indices of the target's `hidden_states` that features are made of; the last one is
             post-norm, see `last_tap`.
         max_depth: levels that they can draft; None without a limit.
@@ -73,7 +72,6 @@ class DraftHeads(nn.Module, ABC):
             levels should not be asked for.
     """
 
-    family: str
     costs_a_level: ClassVar[bool] = True
     taps: tuple[int, ...]
     max_depth: int | None = None
@@ -83,6 +81,11 @@ class DraftHeads(nn.Module, ABC):
         self.vocabulary = vocabulary
         # In a tuple, because a module would register the target's parameters as its own.
         self._borrowed = (Borrowed(target, vocabulary),)
+
+    @property
+    @abstractmethod
+    def family(self) -> str:
+        """Name of the family: "medusa", "hydra", "eagle" or "eagle3"."""
 
     @property
     def borrowed(self) -> Borrowed:
