@@ -9,7 +9,7 @@ from transformers.generation.streamers import BaseStreamer
 
 from tests.families import VOCAB, build, family
 from tests.rig import DRAFTERS, SHAPES, OracleDrafter, plain_greedy, random_prompts
-from treespec import Chain, LookupDrafter, TreeDecoder, row_seed
+from treespec import BestFirst, Chain, LookupDrafter, TreeDecoder, row_seed
 from treespec.errors import ConfigError
 
 PROMPTS = random_prompts((7, 3, 5, 9), VOCAB)
@@ -292,7 +292,7 @@ def test_the_hook_refuses_another_model(target, decoder):
 
 
 def test_two_generations_share_nothing(target, texts):
-    decoder = TreeDecoder(target)
+    decoder = TreeDecoder(target, tree=BestFirst())  # `AutoTree` remembers what steps cost
     first = generate(decoder).stats
     generate(decoder, rows=1)
 

@@ -1,6 +1,6 @@
 """Tree-attention speculative decoding for any transformers causal LM, without changing a token."""
 
-from treespec.decoder import TreeDecoder, default_drafter
+from treespec.decoder import TreeDecoder
 from treespec.drafters.base import DraftContext, Drafter, DraftSession, Round
 from treespec.drafters.lookup import LookupDrafter
 from treespec.drafters.merged import MergedDrafter
@@ -19,16 +19,18 @@ from treespec.errors import (
 from treespec.hook import TreeGenerate, TreeOutput
 from treespec.sampling import row_seed
 from treespec.self_check import self_check
+from treespec.settings import default_drafter
 from treespec.stats import DecodeStats
 from treespec.target import Target, TargetOutput
 from treespec.tree.growth import Candidates, grow
-from treespec.tree.shapes import BestFirst, Chain, StaticTree, TreeLimits
+from treespec.tree.shapes import AutoTree, BestFirst, Chain, StaticTree, TreeLimits
 from treespec.tree.token_tree import TokenTree
 from treespec.tree.topology import TreeTopology
 from treespec.verify.acceptance import Acceptance, Verifier
 
 __all__ = [
     "Acceptance",
+    "AutoTree",
     "BestFirst",
     "Candidates",
     "Chain",

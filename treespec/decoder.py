@@ -1,5 +1,6 @@
 """The decoder: propose a tree, score it in one forward, accept a path, commit, observe, append."""
 
+import time
 from collections.abc import Sequence
 from types import EllipsisType
 from typing import Any
@@ -11,30 +12,20 @@ from transformers.generation.streamers import BaseStreamer
 
 from treespec import options
 from treespec.cache import TreeCache
+from treespec.cost import BudgetControl, costs_of
 from treespec.drafters.base import DraftContext, Drafter, DraftSession, Round, check_proposal
-from treespec.drafters.lookup import LookupDrafter
-from treespec.drafters.merged import MergedDrafter
-from treespec.drafters.plain import PlainDrafter
-from treespec.drafters.recycle import RecycleDrafter
-from treespec.errors import ConfigError, DrafterError
+from treespec.errors import ConfigError
 from treespec.hook import TreeGenerate, TreeOutput
 from treespec.rows import Row
 from treespec.scores import NodeScores
 from treespec.self_check import self_check_once
+from treespec.settings import TreeShape, as_drafter, as_shape, common_draw
 from treespec.streaming import RowStreamer
 from treespec.target import PREFILL_TOP, Target, TargetOutput
-from treespec.tree.shapes import BestFirst, StaticTree
+from treespec.tree.shapes import AutoTree
 from treespec.tree.token_tree import TokenTree
 from treespec.verify import Rule, make_verifier
 from treespec.verify.acceptance import Acceptance, Verifier
-
-
-def default_drafter() -> Drafter:
-    """The drafter that needs neither a model nor training: lookup and recycling, merged."""
-    return MergedDrafter([LookupDrafter(), RecycleDrafter()])
-
-
-TreeShape = BestFirst | StaticTree
 
 
 class TreeDecoder:
@@ -44,7 +35,7 @@ class TreeDecoder:
         target: any decoder-only `transformers` model whose layers are attention; never modified.
         drafter: any `Drafter`. Left out, continuations are looked up in the text and recycled from
             the target's own earlier guesses; None decodes plainly through the same loop.
-        tree: the shape of each step's tree.
+        tree: the shape of each step's tree. Left out, its size follows what steps cost here.
         verifier: the acceptance rule, by name or as an object. The default, "gumbel", gives exactly
             the tokens of plain decoding with the same seed, whatever the tree and the drafter.
         self_check: whether to compare one random tree with plain forwards, once per model and
@@ -66,11 +57,11 @@ class TreeDecoder:
         self_check: bool = True,
     ) -> None:
         self.target = Target(target)
-        self.drafter = _as_drafter(drafter)
-        self.tree = _as_shape(tree)
+        self.drafter = as_drafter(drafter)
         self.verifier: Verifier = make_verifier(verifier)
         self.is_plain = drafter is None
-        self.draw = _common_draw(self.verifier, self.drafter)
+        self.draw = common_draw(self.verifier, self.drafter)
+        self.tree = as_shape(tree, self.draw)
         if self_check:
             self_check_once(self.target)
 
@@ -166,19 +157,25 @@ class TreeDecoder:
         self, rows: Sequence[Row], cache: TreeCache, session: DraftSession, stream: RowStreamer
     ) -> None:
         """Run steps until every row has ended; rows that end leave the batch."""
+        control = self._control(len(rows))
         live = self._drop_finished(list(range(len(rows))), rows, cache, session)
         while live:
             texts = [rows[row] for row in live]
             limits = [self.tree.limits(depth=text.depth_left) for text in texts]
             trees = session.propose(limits)
+            if control is not None:
+                trees = control.cut(trees, live)
             check_proposal(
                 trees, [text.new_tokens[-1] for text in texts], limits, self.target.vocab_size
             )
             self._renew_at_rope_switch(texts, cache)
+            started = time.perf_counter()
             outputs = self.target.score(cache, trees, taps=self.drafter.taps)
             scores = self._process(texts, trees, outputs)
             acceptances = self._accept(texts, trees, scores)
             cache.commit([acceptance.path for acceptance in acceptances])
+            if control is not None:  # after accepting, which waits for the device
+                control.saw(acceptances, live, trees, time.perf_counter() - started)
             session.observe(
                 [Round(*parts) for parts in zip(trees, acceptances, outputs, strict=True)]
             )
@@ -190,6 +187,12 @@ class TreeDecoder:
                 stream.put(row, emitted, finished=rows[row].finish_reason is not None)
             stream.flush()
             live = self._drop_finished(live, rows, cache, session)
+
+    def _control(self, rows: int) -> BudgetControl | None:
+        """What cuts the trees, if their size is to follow the cost of steps."""
+        if self.is_plain or not isinstance(self.tree, AutoTree):
+            return None
+        return BudgetControl(costs_of(self.target.model), rows)
 
     def _renew_at_rope_switch(self, rows: Sequence[Row], cache: TreeCache) -> None:
         """Where `generate` would, run the text anew with the frequencies of long texts.
@@ -253,39 +256,3 @@ class TreeDecoder:
                 session.keep(places)
             live = [live[place] for place in places]
         return live
-
-
-def _as_drafter(drafter: Drafter | EllipsisType | None) -> Drafter:
-    if drafter is ...:
-        return default_drafter()
-    if drafter is None:
-        return PlainDrafter()
-    if not isinstance(drafter, Drafter):
-        raise DrafterError(
-            f"the drafter is a {type(drafter).__name__}, which lacks taps, draws or begin; see "
-            f"the guide "
-            "on writing a drafter, or wrap a model with ModelDrafter(model)"
-        )
-    return drafter
-
-
-def _as_shape(tree: TreeShape | None) -> TreeShape:
-    if tree is None:
-        return BestFirst()
-    if not isinstance(tree, BestFirst | StaticTree):
-        raise ConfigError(
-            f"tree is a {type(tree).__name__}; give BestFirst(...), Chain(k) or StaticTree(paths)"
-        )
-    return tree
-
-
-def _common_draw(verifier: Verifier, drafter: Drafter) -> str:
-    """The verifier's first draw that the drafter offers."""
-    for draw in verifier.draws:
-        if draw in drafter.draws:
-            return draw
-    raise DrafterError(
-        f"{type(verifier).__name__} is exact for the draws {', '.join(verifier.draws)}, but "
-        f"{type(drafter).__name__} offers {', '.join(drafter.draws)}; choose another rule or "
-        f"drafter"
-    )

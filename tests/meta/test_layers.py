@@ -16,7 +16,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("target",),
     ("drafters", "stats", "cost", "options", "self_check"),
     ("rows", "streaming"),
-    ("hook",),
+    ("hook", "settings"),
     ("decoder",),
     ("audit",),
     ("__init__",),

@@ -12,6 +12,7 @@ from tests.meta.project import ROOT
 PUBLIC_NAMES = {
     "treespec": {
         "Acceptance",
+        "AutoTree",
         "BestFirst",
         "Candidates",
         "Chain",

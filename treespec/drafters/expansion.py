@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -14,6 +14,7 @@ from treespec.tree.growth import NO_CANDIDATES, Candidates, GrowingTree, Grown
 from treespec.tree.shapes import TreeLimits
 
 
+@runtime_checkable
 class Grower(Protocol):
     """A session whose trees grow by one forward a level."""
 

@@ -81,6 +81,34 @@ class BestFirst:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoTree(BestFirst):
+    """A best-first tree that is cut, step by step, to the size that pays best on this machine.
+
+    How long steps of each size take is learnt while decoding, how much of a tree comes true from
+    the drafter's own estimate and from what it was worth so far; a step may be plain. Sampled draws
+    ("iid", "swor", "iid_paths") may not be cut by value: their trees keep to `budget_sampled`.
+
+    Attributes:
+        budget: most draft tokens a step, at least 1.
+        depth: most levels below the root, at least 1.
+        width: most children of a node, at least 1.
+        budget_sampled: draft tokens a step under sampled draws, at least 1.
+    """
+
+    budget: int = 63
+    budget_sampled: int = 31
+
+    def __post_init__(self) -> None:
+        BestFirst.__post_init__(self)
+        if self.budget_sampled < 1:
+            raise ConfigError(f"budget_sampled must be at least 1, got {self.budget_sampled}")
+
+    def fixed(self) -> BestFirst:
+        """The shape for draws that may not be cut."""
+        return BestFirst(budget=self.budget_sampled, depth=self.depth, width=self.width)
+
+
 def Chain(length: int) -> BestFirst:  # noqa: N802 (reads as a shape beside BestFirst and StaticTree)
     """A single path of `length` draft tokens: linear speculative decoding."""
     return BestFirst(budget=length, depth=length, width=1)
