@@ -8,18 +8,23 @@ of a tree is forgotten when the next pairs come: they bring the target's own fea
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from treespec.errors import CheckpointError
 from treespec.heads.borrowed import Borrowed
 from treespec.heads.vocabulary import DraftVocabulary
 from treespec.tree.growth import GrowingTree
 
+Heads = TypeVar("Heads", bound="DraftHeads")
 
+
+@runtime_checkable
 class HeadSession(Protocol):
     """A head's state for one call of `generate`; rows are the rows still being decoded."""
 
@@ -116,6 +121,40 @@ class DraftHeads(nn.Module, ABC):
     @abstractmethod
     def begin(self, batch: int) -> HeadSession:
         """State for `batch` rows that have not read anything."""
+
+    @classmethod
+    def from_pretrained(
+        cls: type[Heads],
+        path_or_repo: str | Path,
+        target: PreTrainedModel,
+        *,
+        dtype: torch.dtype | None = None,
+    ) -> Heads:
+        """Heads of this family; see `load_heads`, which takes any.
+
+        Raises:
+            CheckpointError: if they cannot be loaded, or belong to another family.
+        """
+        from treespec.heads.formats.loading import load_heads  # imports this module
+
+        heads = load_heads(path_or_repo, target, dtype=dtype)
+        if not isinstance(heads, cls):
+            raise CheckpointError(
+                f"{path_or_repo} holds {heads.family} heads, not {cls.__name__}; use load_heads"
+            )
+        return heads
+
+    def save_pretrained(self, folder: str | Path, **details: Any) -> Path:
+        """Write the heads to a folder; `details` and what is written: see `save_heads`."""
+        from treespec.heads.formats.saving import save_heads  # imports this module
+
+        return save_heads(self, folder, **details)
+
+    def push_to_hub(self, repo_id: str, **details: Any) -> str:
+        """Upload the heads to the Hub; see `push_heads`."""
+        from treespec.heads.formats.hub import push_heads  # imports this module
+
+        return push_heads(self, repo_id, **details)
 
 
 def last_tap(target: PreTrainedModel) -> int:

@@ -62,10 +62,8 @@ class Borrowed:
         weight, bias = self._gathered()
         with torch.no_grad():
             head.weight.copy_(weight)
-            if head.bias is not None and bias is None:
-                head.bias.zero_()
-            elif head.bias is not None:
-                head.bias.copy_(bias)
+            for own in (tensor for name, tensor in head.named_parameters() if name == "bias"):
+                own.zero_() if bias is None else own.copy_(bias)
 
     def embed(self, tokens: Int[Tensor, "..."]) -> Float[Tensor, "... H"]:
         """Embeddings of token ids, without gradient."""

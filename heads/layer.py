@@ -88,7 +88,7 @@ class LayerConfig:
 
 def attention_of(config: LayerConfig, input_size: int) -> nn.Module:
     """Transformers' attention, with projections from `input_size` states."""
-    kind = Qwen3Attention if config.qk_norm else LlamaAttention
+    kind: Any = Qwen3Attention if config.qk_norm else LlamaAttention
     llama = config.llama()
     llama.sliding_window = None  # Qwen3's attention asks for these
     llama.layer_types = ["full_attention"]
@@ -114,10 +114,10 @@ class _Rotary(LlamaRotaryEmbedding):
     Rounded to bfloat16 with the rest of the heads they would turn position 1000 by some radians.
     """
 
-    def _apply(self, *args: Any, **kwargs: Any) -> "_Rotary":
-        exact = self.inv_freq, self.original_inv_freq
-        super()._apply(*args, **kwargs)
-        device = self.inv_freq.device
+    def _apply(self, fn: Any, recurse: bool = True) -> "_Rotary":
+        exact: tuple[Any, Any] = self.inv_freq, self.original_inv_freq
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        device: Any = self.inv_freq.device
         self.inv_freq, self.original_inv_freq = (buffer.to(device) for buffer in exact)
         return self
 

@@ -179,7 +179,7 @@ def own_lm_head(heads: DraftHeads, *, bias: bool) -> nn.Linear:
     return head
 
 
-def require_sizes(**sizes: int) -> None:
+def require_sizes(**sizes: object) -> None:
     """Refuse sizes that are not integers of at least 1.
 
     Raises:

@@ -8,6 +8,7 @@ from treespec import __version__
 from treespec.cli.check import check
 from treespec.cli.demo import demo
 from treespec.cli.generate import generate
+from treespec.cli.heads import export, inspect
 
 app = typer.Typer(
     name="treespec",
@@ -19,6 +20,8 @@ app = typer.Typer(
 app.command()(demo)
 app.command()(generate)
 app.command()(check)
+app.command()(inspect)
+app.command()(export)
 
 
 def _show_version(wanted: bool) -> bool:
