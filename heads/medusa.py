@@ -87,8 +87,10 @@ class MedusaHeads(DraftHeads):
 
     def forward(self, hidden: Float[Tensor, "*B H"]) -> Float[Tensor, "*B K D"]:
         """Logits of every head for post-norm hidden states."""
-        logits = [self.head_logits(head, hidden) for head in range(self.config.num_heads)]
-        return torch.stack(logits, dim=-2)
+        outputs = [self.get_submodule(str(k))(hidden) for k in range(self.config.num_heads)]
+        stacked = torch.stack(outputs, dim=-2)
+        # One product for all heads: it costs what reading the LM head's weights costs.
+        return stacked if self.config.lm_head == "each" else self.borrowed.logits(stacked)
 
     def head_logits(self, head: int, hidden: Float[Tensor, "*B H"]) -> Float[Tensor, "*B D"]:
         """Logits of one head."""
@@ -148,8 +150,10 @@ class MedusaSession:
 
     def _at_depth(self, depth: int) -> Float[Tensor, "B D"]:
         """Logits of the children of all nodes of this depth, computed once a step."""
-        if depth not in self._logits:
+        if depth not in self._logits and self._heads.config.lm_head == "each":
             self._logits[depth] = self._heads.head_logits(depth, self._last)
+        elif depth not in self._logits:
+            self._logits = dict(enumerate(self._heads(self._last).unbind(dim=1)))
         return self._logits[depth]
 
 

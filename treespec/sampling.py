@@ -1,4 +1,4 @@
-"""Noise keyed by (seed, position), and logits processors applied along the paths of a tree.
+"""Noise keyed by (seed, position): what makes sampled decoding a function of the text.
 
 Sampling a token is choosing `argmax(logits / T + G)`, where the Gumbel noise G is a fixed function
 of the row's seed, the token's absolute position and its id (docs/math/shared_noise.md). Greedy
