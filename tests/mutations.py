@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("treespec", "heads", "training", "tests", "examples", "pyproject.toml")
+PARTS = ("treespec", "heads", "training", "tests", "examples", "docs", "pyproject.toml")
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,3 +35,11 @@ class DownloadError(TreespecError, OSError):
 
 class CheckpointError(TreespecError, ValueError):
     """A file of draft heads that cannot be what it claims, or does not fit the target."""
+
+
+class DataError(TreespecError, ValueError):
+    """Prompts or training data that are damaged, unusable, or another target's."""
+
+
+class ServerError(TreespecError, OSError):
+    """A server that does not answer, or answers what it should not."""

@@ -8,7 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from treespec.errors import CheckpointError, UnsupportedTargetError
 
@@ -62,6 +67,21 @@ class Fingerprint:
         )
 
     @classmethod
+    def of_config(
+        cls, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase
+    ) -> "Fingerprint":
+        """That of a target whose weights are somewhere else."""
+        text: Any = config.get_text_config(decoder=True)
+        return cls(
+            model_type=str(text.model_type),
+            hidden_size=int(text.hidden_size),
+            vocab_size=int(text.vocab_size),
+            num_hidden_layers=int(text.num_hidden_layers),
+            tokenizer=_hash_of_vocabulary(tokenizer),
+            weights=None,
+        )
+
+    @classmethod
     def from_dict(cls, values: object) -> "Fingerprint":
         """What `as_dict` gave.
 
@@ -110,8 +130,10 @@ def _hash_of_tokenizer(
             tokenizer = AutoTokenizer.from_pretrained(target.name_or_path, local_files_only=True)
         except (OSError, ValueError, ImportError, KeyError, AttributeError, TypeError):
             return None
-    if tokenizer is None:
-        return None
+    return None if tokenizer is None else _hash_of_vocabulary(tokenizer)
+
+
+def _hash_of_vocabulary(tokenizer: PreTrainedTokenizerBase) -> str:
     vocabulary = sorted(tokenizer.get_vocab().items(), key=lambda item: (item[1], item[0]))
     return _digest(json.dumps(vocabulary).encode())
 

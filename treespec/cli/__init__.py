@@ -5,10 +5,15 @@ from typing import Annotated
 import typer
 
 from treespec import __version__
+from treespec.cli.calibrate import calibrate
 from treespec.cli.check import check
 from treespec.cli.demo import demo
+from treespec.cli.distill import distill_command
+from treespec.cli.evaluate import evaluate
 from treespec.cli.generate import generate
 from treespec.cli.heads import export, inspect
+from treespec.cli.make_heads import make_heads
+from treespec.cli.train import train
 
 app = typer.Typer(
     name="treespec",
@@ -22,6 +27,11 @@ app.command()(generate)
 app.command()(check)
 app.command()(inspect)
 app.command()(export)
+app.command("distill")(distill_command)
+app.command()(train)
+app.command()(evaluate)
+app.command()(calibrate)
+app.command()(make_heads)
 
 
 def _show_version(wanted: bool) -> bool:

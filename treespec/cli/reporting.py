@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from treespec.errors import DownloadError, SelfCheckError, TreespecError
+from treespec.errors import DownloadError, SelfCheckError, ServerError, TreespecError
 
 BAD_USAGE = 2
 FAILED = 1
@@ -24,7 +24,7 @@ def reported_errors() -> Iterator[None]:
         yield
     except TreespecError as error:
         typer.echo(f"error: {error}", err=True)
-        failed = isinstance(error, DownloadError | SelfCheckError)
+        failed = isinstance(error, DownloadError | SelfCheckError | ServerError)
         raise typer.Exit(FAILED if failed else BAD_USAGE) from error
 
 

@@ -1,0 +1,146 @@
+"""`treespec make-heads`: from prompts to usable draft heads with one command."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from treespec.cli.evaluate import show
+from treespec.cli.loading import (
+    AttentionOption,
+    DeviceOption,
+    Dtype,
+    DtypeOption,
+    ModelArgument,
+    choose_device,
+    load_model,
+    load_tokenizer,
+)
+from treespec.cli.reporting import progress_bar, reported_errors
+from treespec.cli.train import STOPPED, HeadFamily, settings_of, show_step
+from treespec.training.answering import DistillOptions
+from treespec.training.prompts import choose, read_prompts
+from treespec.training.recipe import MadeHeads, Recipe, Watchers
+from treespec.training.recipe import make_heads as make
+
+_TITLES = {
+    "distil": "answering",
+    "train": "training",
+    "evaluate": "evaluating",
+    "calibrate": "choosing a tree",
+}
+
+
+def make_heads(
+    model: ModelArgument,
+    prompts: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="PATH",
+            help="JSON lines, JSON or Parquet of prompts, or a folder of them; may be repeated.",
+            show_default=False,
+        ),
+    ],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder for the heads.", show_default=False)
+    ],
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Take so many prompts, spread evenly.", show_default=False),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 512,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Conversations that are answered together.")
+    ] = 16,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Settings of the training as YAML, JSON or TOML; options go before.",
+            show_default=False,
+        ),
+    ] = None,
+    family: Annotated[
+        HeadFamily | None,
+        typer.Option(metavar="FAMILY", help="medusa, hydra, eagle or eagle3. [default: medusa]"),
+    ] = None,
+    draft_vocab_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Propose only the N most frequent tokens of the data."),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(metavar="N", help="Passes over the data. [default: 1]")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Any other setting of training; may be repeated.",
+        ),
+    ] = None,
+    budget: Annotated[
+        int, typer.Option(min=1, help="Most draft tokens of the tree stored with the heads.")
+    ] = 31,
+    dtype: DtypeOption = Dtype.AUTO,
+    device: DeviceOption = None,
+    attention: AttentionOption = None,
+) -> None:
+    """Make draft heads for a model, from nothing but prompts.
+
+    The model answers the prompts, heads are trained on the answers, measured on answers that
+    training has not seen, and the static tree that suits them best is stored with them. It is
+    `treespec distill`, `train`, `evaluate` and `calibrate` with one set of options. Killed or
+    stopped with Ctrl-C, the same command goes on where it was.
+
+    Exit code: 0 if the heads are finished, 2 if the command line or the prompts cannot be used,
+    130 if a signal stopped the training.
+
+    **Examples**
+
+    `treespec make-heads Qwen/Qwen2.5-0.5B-Instruct --prompts ./prompts --out ./heads`
+
+    `treespec make-heads ./model --prompts p.jsonl --out ./heads --family hydra --draft-vocab-size
+    8192 --epochs 4`
+    """
+    options: dict[str, object] = {
+        "family": family and str(family),
+        "draft_vocab_size": draft_vocab_size,
+        "epochs": epochs,
+    }
+    with reported_errors():
+        recipe = Recipe(
+            train=settings_of(config, options, settings or []),
+            distill=DistillOptions(max_new_tokens=max_new_tokens, batch_size=batch_size),
+            budget=budget,
+        )
+        chosen = choose(read_prompts(prompts, []), limit)
+        target = load_model(model, dtype=dtype, device=choose_device(device), attention=attention)
+        tokenizer = load_tokenizer(model)
+        with progress_bar() as bar:
+            task = bar.add_task("", total=None, detail="")
+            watchers = Watchers(
+                on_stage=lambda stage: bar.reset(
+                    task, description=_TITLES[stage], total=None, detail=""
+                ),
+                on_answers=lambda done, total, tokens: bar.update(
+                    task, completed=done, total=total, detail=f"{tokens:,} tokens"
+                ),
+                on_step=lambda report: show_step(bar, task, report),
+                on_batch=lambda count: bar.advance(task, count),
+            )
+            made = make(target, tokenizer, chosen, out, recipe, watchers)
+    _show(made)
+
+
+def _show(made: MadeHeads) -> None:
+    """What the heads are worth, or how to go on."""
+    if made.evaluation is None or made.tree is None:
+        typer.echo(
+            f"stopped after step {made.step} of {made.steps}; the same command goes on from there",
+            err=True,
+        )
+        raise typer.Exit(STOPPED)
+    show(made.evaluation)
+    typer.echo(f"stored a static tree of {len(made.tree.paths)} draft tokens")
+    typer.echo(f"wrote {made.folder}")
