@@ -48,7 +48,10 @@ def copied(place: Path) -> Path:
         copy = shutil.copytree if source.is_dir() else shutil.copy
         copy(source, place / part)
     for part in ("heads", "training"):
-        (place / "treespec" / part).symlink_to(place / part)
+        link = place / "treespec" / part
+        if link.exists():  # an editable install has left its own
+            shutil.rmtree(link)
+        link.symlink_to(place / part)
     return place
 
 

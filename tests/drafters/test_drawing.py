@@ -60,6 +60,15 @@ def test_sampled_draws_declare_the_law_they_came_from(kind):
     )
 
 
+@pytest.mark.parametrize("kind", ["iid", "swor"])
+def test_the_declared_law_is_that_of_the_temperature(kind):
+    place = Place(noise=RowNoise(3), root_position=0, nodes=[1], depths=[1])
+
+    drawn = draw_children(LAW.log()[None], place, draw=kind, temperature=0.5, width=2)
+
+    torch.testing.assert_close(drawn.laws[0], LAW**2 / (LAW**2).sum())
+
+
 def test_the_most_probable_come_first_under_topk_and_when_greedy():
     assert draw("topk", 0, width=3).candidates[0].tokens == [0, 1, 2]
     assert draw("swor", 0, seed=None, width=3).candidates[0].tokens == [0, 1, 2]

@@ -57,6 +57,16 @@ def test_nodes_at_one_depth_share_the_noise_of_their_position():
     assert chosen[1] == chosen[2] == int(noise.row(12, 50, cpu).argmax())
 
 
+def test_nodes_at_one_depth_share_it_too_where_few_tokens_are_left():
+    noise = RowNoise(4)
+    ids = torch.arange(50).expand(3, -1)
+
+    chosen = choices(FORK, NodeScores(torch.zeros(3, 50), ids, 50), noise, root_position=10)
+
+    everything = choices(FORK, NodeScores.of_all(torch.zeros(3, 50)), noise, root_position=10)
+    assert torch.equal(chosen, everything)
+
+
 def test_a_forbidden_token_is_never_chosen():
     scores = torch.full((1, 50), -torch.inf)
     scores[0, 13] = -5.0
