@@ -16,7 +16,7 @@ from treespec.training.corpus import Corpus, prepare
 from treespec.training.data import DataFolder
 from treespec.training.features import FeatureSource, at_rest
 from treespec.training.learner import Learner
-from treespec.training.losses import CHUNK
+from treespec.training.losses import chunk_of
 from treespec.training.packing import Batch, BatchStream
 from treespec.training.parallel import Processes
 
@@ -160,5 +160,6 @@ def _memory(target: PreTrainedModel, heads: DraftHeads, trial: _Trial) -> int:
     """Bytes at the busiest moment: weights, gradients and moments, what is kept, and a chunk."""
     theirs = sum(one.numel() * one.element_size() for one in target.parameters())
     own = 4 * _FLOAT * sum(one.numel() for one in heads.parameters())
-    chunk = _CHUNK_COPIES * _FLOAT * max(CHUNK, heads.num_columns)
+    width = int(target.config.get_text_config(decoder=True).hidden_size)
+    chunk = _CHUNK_COPIES * _FLOAT * chunk_of(heads.num_columns, width)
     return theirs + own + trial.saved_bytes + chunk

@@ -18,8 +18,21 @@ from torch import Tensor
 Logits = Callable[[Tensor], Tensor]
 """Turns states `[M, S]` into logits `[M, D]`."""
 
-CHUNK = 2**23
-"""Logits that exist at a time: 32 MB in float32, enough for a matrix product at full speed."""
+_LEAST = 2**21  # logits at a time, 8 MB in float32; smaller matrix products get slow
+_OF_HEAD = 16
+
+
+def chunk_of(num_columns: int, width: int) -> int:
+    """How many logits should exist at a time.
+
+    With their logarithms and their gradient they hold about half as much as the LM head that makes
+    them does in bfloat16; yet many rows go through it together, so that it is seldom read.
+
+    Args:
+        num_columns: of the LM head.
+        width: of the states that it reads.
+    """
+    return max(_LEAST, num_columns * width // _OF_HEAD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +122,12 @@ class Scored:
 
 
 def score(
-    guess: Guess, lesson: Lesson, objective: Objective, *, num_columns: int, chunk: int = CHUNK
+    guess: Guess,
+    lesson: Lesson,
+    objective: Objective,
+    *,
+    num_columns: int,
+    chunk: int | None = None,
 ) -> Scored:
     """Loss and hits of all rows, never more than `chunk` logits at a time.
 
@@ -121,8 +139,9 @@ def score(
         lesson: what they should have said.
         objective: how the two are compared.
         num_columns: D.
-        chunk: logits at a time; at least those of one row.
+        chunk: logits at a time, at least those of one row; None for `chunk_of`.
     """
+    chunk = chunk or chunk_of(num_columns, guess.states.shape[-1])
     chunks = _Chunks(guess, lesson, objective, max(1, chunk // num_columns))
     if torch.is_grad_enabled():
         loss: Tensor = _Summed.apply(chunks, guess.states, *guess.parameters)  # type: ignore[no-untyped-call]
