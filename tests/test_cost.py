@@ -77,8 +77,67 @@ def test_one_step_that_was_held_up_does_not_count():
     assert found.estimates(rows=1)[place_of(16)] == 1.0
 
 
-def test_costs_of_another_number_of_rows_are_not_mixed_in():
-    assert costs(STEEP, rows=4).estimates(rows=1) == StepCosts().estimates(rows=1)
+def test_times_with_as_many_rows_count_before_all_others():
+    found = costs(FLAT, rows=2)
+    for size in SIZES:
+        found.record(4, size, 9.0)
+
+    assert found.estimates(rows=2) == [1.0] * len(SIZES)
+
+
+def test_an_untimed_number_of_rows_is_judged_by_the_nodes_of_all_rows():
+    found = costs(STEEP, rows=4)
+
+    estimates = found.estimates(rows=8)
+
+    # Eight rows of one node take what four take of two: between four of one and four of eight.
+    assert estimates[place_of(1)] == pytest.approx(2.0)
+    assert estimates[place_of(24)] == pytest.approx(48.0)
+    assert estimates[place_of(64)] == pytest.approx(128.0)  # goes on as it rose
+
+
+def test_many_rows_with_one_time_are_not_taken_for_free_of_nodes():
+    estimates = costs({16: 1.0}, rows=31).estimates(rows=31)
+
+    assert estimates[place_of(1)] < 0.6
+    assert costs({16: 1.0}).estimates(rows=1)[place_of(1)] > 0.95
+
+
+@pytest.mark.parametrize("rows", [1, 31])
+def test_the_first_step_of_all_is_plain_as_drafts_must_beat_that(rows):
+    table, trees = StepCosts(), [chain([0.9] * 40)] * rows
+    control = BudgetControl(table, rows)
+    sizes = []
+    for _ in range(2):
+        cut = control.cut(trees, range(rows))
+        sizes.append(len(cut[0]))
+        control.saw([Acceptance((0,), 1)] * rows, range(rows), cut, 1.0)
+
+    assert sizes[0] == 1
+    assert sizes[1] > 1
+
+
+def rests_of(draft_s: float, probs: list[float]) -> list[int]:
+    """Steps between drafts, where nodes are as dear as steps."""
+    control = BudgetControl(costs(STEEP), rows=1)
+    rests = []
+    for _ in range(7):
+        control.cut([chain(probs)], [0], draft_s)
+        rests.append(0)
+        while control.rests():
+            rests[-1] += 1
+    return rests
+
+
+def test_drafting_that_costs_more_than_it_gives_is_tried_less_and_less_often():
+    assert rests_of(0.5, [0.5] * 9) == [1, 3, 7, 15, 31, 31, 31]
+
+
+def test_drafting_goes_on_where_it_costs_nothing_or_pays():
+    assert rests_of(0.001, [0.5] * 9) == [0] * 7
+    control = BudgetControl(costs(FLAT), rows=1)
+    control.cut([chain([0.9] * 9)], [0], 0.5)
+    assert not control.rests()
 
 
 @pytest.mark.parametrize(

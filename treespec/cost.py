@@ -8,7 +8,8 @@ again, and the sum of their scores is what the drafter expects to be accepted of
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import median
 from weakref import WeakKeyDictionary
 
@@ -23,7 +24,7 @@ from treespec.verify.acceptance import Acceptance
 # Nodes of the trees that are considered, roots included. Kernels work on tiles of 8 or 16.
 SIZES = (1, 8, 16, 24, 32, 48, 64)
 _REMEMBERED = 9
-# What a node is taken to add to the time of a step, as a share of it, where no step was timed yet.
+# What a node of any row is taken to add to a step without nodes, where nothing was timed yet.
 _PRIOR_SLOPE = 0.002
 # A size that was timed this many steps ago is timed again when it comes close to the best.
 _STALE = 64
@@ -31,13 +32,19 @@ _CLOSE = 0.9
 # Draft tokens whose fate is assumed to be known when a row begins: accepted as often as expected.
 _PRIOR_TOKENS = 4.0
 _DECAY = 0.95
+# Drafting that takes less than this share of a plain step is never left out.
+_CHEAP_DRAFT = 0.01
+# Most steps in a row without a draft; then drafting is tried again.
+_LONGEST_REST = 31
 
 
 class StepCosts:
     """Seconds of a step for each of `SIZES`, from the steps of late.
 
-    Times are kept for each number of rows. Estimates never fall with the size: a step that was held
-    up by something else must not make a larger one look cheap.
+    Times are kept for each number of rows. A size that was not timed with this many rows is judged
+    by the nodes of all rows together, which is what decides once a machine is busy. Estimates never
+    fall with the size: a step that was held up by something else must not make a larger one look
+    cheap.
     """
 
     def __init__(self) -> None:
@@ -56,22 +63,66 @@ class StepCosts:
         """Whether a size was not timed lately."""
         return self._steps - self._last.get((rows, place), -_STALE) >= _STALE
 
+    def knows_plain(self, rows: int) -> bool:
+        """Whether a step of about as many nodes was timed as these rows have without a draft."""
+        return any(rows <= 2 * n * SIZES[place] <= 4 * rows for n, place in self._seen)
+
     def estimates(self, rows: int) -> list[float]:
         """Seconds for each of `SIZES`; on an arbitrary scale before the first step."""
-        known = {
-            place: median(self._seen[rows, place])
-            for place in range(len(SIZES))
-            if (rows, place) in self._seen
-        }
-        if not known:
-            return [1.0 + _PRIOR_SLOPE * size for size in SIZES]
+        known = {place: median(seen) for (n, place), seen in self._seen.items() if n == rows}
+        curve = _Curve.of({n * SIZES[p]: median(seen) for (n, p), seen in self._near(rows)})
         found = []
         for place, size in enumerate(SIZES):
+            if place in known or not known:
+                found.append(known.get(place, curve.at(rows * size)))
+                continue
             nearest = min(known, key=lambda other: (abs(other - place), other))
-            growth = 1.0 + _PRIOR_SLOPE * (size - SIZES[nearest])
-            found.append(known.get(place, known[nearest] * max(growth, 0.5)))
+            ratio = curve.at(rows * size) / curve.at(rows * SIZES[nearest])
+            found.append(known[nearest] * ratio)
         rising: list[float] = np.maximum.accumulate(found).tolist()
         return rising
+
+    def _near(self, rows: int) -> list[tuple[tuple[int, int], deque[float]]]:
+        """All times, those of like numbers of rows last."""
+        return sorted(self._seen.items(), key=lambda one: -abs(one[0][0] - rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """Seconds by nodes of all rows together: straight between times that are known.
+
+    Attributes:
+        nodes: of the known times, rising.
+        seconds: the times, never falling.
+    """
+
+    nodes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    @classmethod
+    def of(cls, times: Mapping[int, float]) -> "_Curve":
+        """A curve through these times."""
+        nodes = sorted(times) or [0]
+        seconds = np.maximum.accumulate([times.get(one, 1.0) for one in nodes])
+        return cls(tuple(nodes), tuple(seconds.tolist()))
+
+    def at(self, nodes: int) -> float:
+        """Seconds of so many nodes; beyond what is known they grow as before, or a little."""
+        first, last = self.nodes[0], self.nodes[-1]
+        if nodes < first:
+            return self.seconds[0] * _prior(nodes) / _prior(first)
+        if nodes <= last:
+            return float(np.interp(nodes, self.nodes, self.seconds))
+        slope = self.seconds[-1] * _PRIOR_SLOPE / _prior(last)
+        if len(self.nodes) > 1:
+            rise = self.seconds[-1] - self.seconds[-2]
+            slope = max(slope, rise / (last - self.nodes[-2]))
+        return self.seconds[-1] + slope * (nodes - last)
+
+
+def _prior(nodes: int) -> float:
+    """Time of a step on an arbitrary scale, where nothing is known."""
+    return 1.0 + _PRIOR_SLOPE * nodes
 
 
 def place_of(nodes: int) -> int:
@@ -103,38 +154,65 @@ class BudgetControl:
         self._expected = [_PRIOR_TOKENS] * rows
         self._accepted = [_PRIOR_TOKENS] * rows
         self._promised: list[float] = []
+        self._rest = self._last_rest = 0
 
-    def cut(self, trees: Sequence[TokenTree], rows: Sequence[int]) -> list[TokenTree]:
-        """The trees of one step, each without the nodes that cost more than they bring."""
+    def rests(self) -> bool:
+        """Whether the next step should do without a draft, which lately cost more than it gave."""
+        self._rest = max(self._rest - 1, -1)
+        return self._rest >= 0
+
+    def cut(
+        self, trees: Sequence[TokenTree], rows: Sequence[int], draft_s: float = 0.0
+    ) -> list[TokenTree]:
+        """The trees of one step, each without the nodes that cost more than they bring.
+
+        Args:
+            trees: as drafted.
+            rows: which rows of the generation they are.
+            draft_s: seconds that drafting took.
+        """
         gains = [_gains(tree) for tree in trees]
         if any(gain is None for gain in gains):
             self._promised = []
             return list(trees)
         kept = [gain for gain in gains if gain is not None]
-        place = self._best_place(kept, rows)
+        place = self._best_place(kept, rows, draft_s)
         cut = [best_nodes(tree, SIZES[place]) for tree in trees]
         self._promised = [float(gain[len(tree) - 1]) for gain, tree in zip(kept, cut, strict=True)]
         return cut
 
-    def _best_place(self, gains: Sequence[np.ndarray], rows: Sequence[int]) -> int:
+    def _best_place(self, gains: Sequence[np.ndarray], rows: Sequence[int], draft_s: float) -> int:
         """Index of the size with most expected tokens a second."""
-        costs = self._costs.estimates(len(rows))
         largest = max(len(gain) for gain in gains)
+        if largest > 1 and not self._costs.knows_plain(len(rows)):
+            return 0  # what a draft must beat
+        costs = self._costs.estimates(len(rows))
         trust = [self._accepted[row] / self._expected[row] for row in rows]
-        rates = []
-        for place, size in enumerate(SIZES):
-            tokens = sum(
-                1.0 + share * gain[min(size, len(gain)) - 1]
-                for gain, share in zip(gains, trust, strict=True)
+        tokens = []
+        for size in SIZES:
+            tokens.append(
+                sum(
+                    1.0 + share * gain[min(size, len(gain)) - 1]
+                    for gain, share in zip(gains, trust, strict=True)
+                )
             )
-            rates.append(tokens / costs[place])
             if size >= largest:
                 break
+        rates = [count / cost for count, cost in zip(tokens, costs, strict=False)]
+        if largest > 1:
+            drafted = [n / (t + draft_s) for n, t in zip(tokens[1:], costs[1:], strict=False)]
+            is_wasted = bool(rates[0] >= max(drafted)) and draft_s > _CHEAP_DRAFT * costs[0]
+            self._plan_rest(is_wasted)
         best = int(np.argmax(rates))
         for place, rate in enumerate(rates):
             if self._costs.is_stale(len(rows), place) and rate >= _CLOSE * rates[best]:
                 return place
         return best
+
+    def _plan_rest(self, is_wasted: bool) -> None:
+        """Rest longer and longer while drafts are wasted."""
+        self._last_rest = min(2 * self._last_rest + 1, _LONGEST_REST) if is_wasted else 0
+        self._rest = self._last_rest
 
     def saw(
         self,
@@ -152,6 +230,8 @@ class BudgetControl:
             elapsed_s: what scoring and accepting took.
         """
         self._costs.record(len(rows), max(map(len, trees)), elapsed_s)
+        if max(map(len, trees)) == 1:
+            return
         for row, one, promised in zip(rows, accepted, self._promised, strict=False):
             self._expected[row] = _DECAY * self._expected[row] + promised
             self._accepted[row] = _DECAY * self._accepted[row] + one.num_accepted

@@ -161,10 +161,12 @@ class TreeDecoder:
         live = self._drop_finished(list(range(len(rows))), rows, cache, session)
         while live:
             texts = [rows[row] for row in live]
-            limits = [self.tree.limits(depth=text.depth_left) for text in texts]
+            rests = control is not None and control.rests()
+            limits = [self.tree.limits(depth=0 if rests else text.depth_left) for text in texts]
+            started = time.perf_counter()
             trees = session.propose(limits)
             if control is not None:
-                trees = control.cut(trees, live)
+                trees = control.cut(trees, live, time.perf_counter() - started)
             check_proposal(
                 trees, [text.new_tokens[-1] for text in texts], limits, self.target.vocab_size
             )
