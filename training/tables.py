@@ -76,7 +76,7 @@ def _heat(share: float) -> Text:
     light = math.sqrt(min(max(share, 0.0), 1.0))  # the root keeps small shares apart
     ink = "black" if share > _BRIGHT else "white"
     ground = f"rgb({round(255 * light)},{round(130 * light)},40)"
-    return Text(f"{share:.3f}", style=f"{ink} on {ground}")
+    return Text(f"{share:.2f}", style=f"{ink} on {ground}")
 
 
 def _table(title: str, headings: Sequence[str]) -> Table:
