@@ -34,17 +34,27 @@ class Processes:
         """As the launcher set them up.
 
         Raises:
-            ConfigError: if there are several, but no accelerate to connect them.
+            ConfigError: if there are several, but nothing connects them.
         """
-        if int(os.environ.get("WORLD_SIZE", "1")) <= 1:
+        launched = int(os.environ.get("WORLD_SIZE", "1"))
+        if launched <= 1:
             return cls()
         try:
             from accelerate import PartialState  # type: ignore[import-untyped]
+            from accelerate.utils import parse_flag_from_env  # type: ignore[import-untyped]
         except ImportError as error:
             raise ConfigError(
                 "training in several processes needs accelerate: pip install 'treespec[train]'"
             ) from error
-        state = PartialState()
+        # It connects processes on CPUs only if it is told that they are meant to be there.
+        on_cpu = parse_flag_from_env("ACCELERATE_USE_CPU") or not torch.accelerator.is_available()
+        state = PartialState(cpu=on_cpu)
+        if state.num_processes != launched:
+            raise ConfigError(
+                f"{launched} processes were started, but accelerate connects "
+                f"{state.num_processes}; start them with torchrun or accelerate launch, or train "
+                "in one process"
+            )
         return cls(state.process_index, state.num_processes, state.device)
 
     @property
@@ -60,7 +70,7 @@ class Processes:
         """The sum over all processes."""
         if self.count == 1:
             return tensor
-        from accelerate.utils import reduce  # type: ignore[import-untyped]
+        from accelerate.utils import reduce
 
         summed: Tensor = reduce(tensor, reduction="sum")
         return summed

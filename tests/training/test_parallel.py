@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -42,7 +43,6 @@ def losses_of(folder: Path) -> list[float]:
     return found + [line["held_out"]["loss"] for line in lines if line["held_out"]]
 
 
-@pytest.mark.slow
 def test_two_processes_have_the_losses_of_one_that_accumulates(tmp_path: Path):
     pytest.importorskip("accelerate")
     common = {
@@ -51,7 +51,7 @@ def test_two_processes_have_the_losses_of_one_that_accumulates(tmp_path: Path):
         "LOCAL_WORLD_SIZE": "2",
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
-        "ACCELERATE_USE_CPU": "1",
+        "ACCELERATE_USE_CPU": "1",  # also where there is a GPU
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(ROOT),
     }
@@ -103,4 +103,12 @@ def test_one_process_needs_no_accelerate(monkeypatch: pytest.MonkeyPatch):
     assert (alone.rank, alone.count, alone.any(True), alone.any(False)) == (0, 1, True, False)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(ConfigError, match="needs accelerate: pip install 'treespec"):
+        Processes.find()
+
+
+def test_processes_that_nothing_connects_are_refused(monkeypatch: pytest.MonkeyPatch):
+    accelerate = pytest.importorskip("accelerate")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    monkeypatch.setattr(accelerate, "PartialState", lambda cpu: SimpleNamespace(num_processes=1))
+    with pytest.raises(ConfigError, match="3 processes were started, but accelerate connects 1"):
         Processes.find()
