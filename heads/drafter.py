@@ -115,16 +115,13 @@ class HeadDraftSession:
         """See `DraftSession.observe`; rejected nodes leave no trace."""
         for row, one in enumerate(rounds):
             if one.tree is None:
-                nodes = torch.arange(len(self._prompts[row]))
+                nodes: Sequence[int] = range(len(self._prompts[row]))
                 tokens = self._prompts[row][1:].tolist()
             else:
-                nodes = torch.tensor(one.acceptance.path)
+                nodes = one.acceptance.path
                 tokens = [one.tree.token_list[node] for node in one.acceptance.path[1:]]
                 self._root_positions[row] += len(tokens)
-            states = [one.output.hidden[tap] for tap in self._heads.taps]
-            self._features[row].append(
-                torch.cat([state[nodes.to(state.device)] for state in states], dim=-1)
-            )
+            self._features[row].append(one.output.features(self._heads.taps, nodes))
             self._tokens[row] += [*tokens, one.acceptance.next_token]
             self._roots[row] = one.acceptance.next_token
             self._root_positions[row] += 1

@@ -197,7 +197,7 @@ def test_text_is_the_same_whatever_steps_cost(drafter, seconds, near_ties: NearT
     plain = plain_greedy(model, prompt, 24)
     for rows in (1, 2):
         table = costs(seconds, rows)
-        costs_of(model)._seen.update(table._seen)
+        costs_of(model)._usual.update(table._usual)
     decoder = TreeDecoder(model, DRAFTERS[drafter]([one.tokens for one in plain]))
 
     output = decoder.generate(

@@ -16,6 +16,7 @@ from treespec.heads.base import last_tap
 from treespec.settings import default_drafter
 from treespec.training.capture import CapturingDrafter, states_of
 from treespec.training.conversations import Answer, Conversation
+from treespec.training.padding import left_padded
 
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -150,13 +151,8 @@ class TargetAnswers:
 
     def _generate(self, group: Sequence[Conversation]) -> list[Answer]:
         """The next answer of each."""
-        requests = [one.request for one in group]
-        width = max(len(request) for request in requests)
-        block = torch.zeros(len(group), width, dtype=torch.int64)
-        mask = torch.zeros_like(block)
-        for row, request in enumerate(requests):
-            block[row, width - len(request) :] = torch.tensor(request)
-            mask[row, width - len(request) :] = 1
+        block, mask = left_padded([torch.tensor(one.request) for one in group])
+        width = block.shape[1]
         device = self.decoder.target.device
         output = self.decoder.generate(
             block.to(device),

@@ -45,7 +45,7 @@ def _medusa(
     sizes = MedusaConfig(
         num_heads=config.depth,
         num_layers=config.num_layers or 1,
-        hidden_size=_hidden_size(target),
+        hidden_size=hidden_size_of(target),
         lm_head="each" if config.lm_head == "own" else "target",
     )
     return MedusaHeads(sizes, target, vocabulary)
@@ -57,7 +57,7 @@ def _hydra(
     sizes = HydraConfig(
         num_heads=config.depth,
         num_layers=config.num_layers or 1,
-        hidden_size=_hidden_size(target),
+        hidden_size=hidden_size_of(target),
         prefix=None if config.prefix is False else layer_like(target, config.intermediate_size),
         lm_head="each" if config.lm_head == "own" else "target",
         lm_head_bias=False,
@@ -73,7 +73,7 @@ def _eagle(
     sizes = EagleConfig(
         version=3 if is_third else 1,
         layer=layer_like(target, config.intermediate_size),
-        target_hidden_size=_hidden_size(target),
+        target_hidden_size=hidden_size_of(target),
         taps=(config.taps or default_taps(last)) if is_third else (last,),
         fc_bias=False,
         own_embedding=False,
@@ -133,5 +133,6 @@ def _rope_theta(text: Any) -> float:
     return float(theta) if theta else 10000.0
 
 
-def _hidden_size(target: PreTrainedModel) -> int:
+def hidden_size_of(target: PreTrainedModel) -> int:
+    """Numbers in one hidden state of a target."""
     return int(target.config.get_text_config(decoder=True).hidden_size)

@@ -9,6 +9,7 @@ from typing import Any
 from treespec.errors import CheckpointError, DataError, InvalidTreeError
 from treespec.heads.formats.files import find_files
 from treespec.heads.formats.own_layout import ENTRY
+from treespec.training.files import replace_text
 from treespec.training.results import Evaluation
 from treespec.training.tables import markdown_of
 from treespec.tree.planning import calibrated, to_paths
@@ -83,7 +84,7 @@ def store_tree(folder: str | Path, tree: CalibratedTree) -> Path:
     """
     path = saved_folder(folder) / _CONFIG
     config = {**_config_of(path), TREE_ENTRY: asdict(tree)}
-    replace_file(path, json.dumps(config, indent=2) + "\n")
+    replace_text(path, json.dumps(config, indent=2) + "\n")
     return path
 
 
@@ -130,9 +131,9 @@ def store_evaluation(folder: str | Path, found: Evaluation) -> Path:
     place = saved_folder(folder)
     card = place / _CARD
     text = card.read_text(encoding="utf-8") if card.is_file() else ""
-    replace_file(card, _with_section(text, markdown_of(found)))
+    replace_text(card, _with_section(text, markdown_of(found)))
     path = place / EVALUATION_FILE
-    replace_file(path, found.to_json())
+    replace_text(path, found.to_json())
     return path
 
 
@@ -154,13 +155,6 @@ def saved_folder(folder: str | Path) -> Path:
             "load_heads(...).save_pretrained(folder), and use that folder"
         )
     return place
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Write a file under another name first, so that a run that is killed leaves the old one."""
-    work = path.with_name(f".{path.name}")
-    work.write_text(text, encoding="utf-8")
-    work.replace(path)
 
 
 def _with_section(card: str, section: str) -> str:

@@ -64,10 +64,8 @@ class CapturingSession:
     def observe(self, rounds: Sequence[Round]) -> None:
         """See `DraftSession.observe`; after prefill every prompt token counts as accepted."""
         for taken, one in zip(self._rows, rounds, strict=True):
-            states = side_by_side(
-                [one.output.hidden[tap] for tap in self._drafter.wanted],
-                None if one.tree is None else one.acceptance.path,
-            )
+            nodes = None if one.tree is None else one.acceptance.path
+            states = one.output.features(self._drafter.wanted, nodes)
             taken.append(states.to("cpu", self._drafter.dtype or states.dtype))
         self._session.observe(rounds)
 
@@ -84,17 +82,5 @@ def states_of(
     dtype: torch.dtype | None = None,
 ) -> list[Float[Tensor, "_L F"]]:
     """Hidden states of texts that exist, by running them; taps side by side, on the CPU."""
-    cache = target.new_cache(len(texts), capacity=max(len(text) for text in texts))
-    outputs = target.prefill(cache, texts, taps=taps)
-    found = [side_by_side([output.hidden[tap] for tap in taps]) for output in outputs]
+    found = [output.features(taps) for output in target.read(texts, taps=taps)]
     return [states.to("cpu", dtype or states.dtype) for states in found]
-
-
-def side_by_side(
-    states: Sequence[Float[Tensor, "_N H"]], nodes: Sequence[int] | None = None
-) -> Float[Tensor, "_M F"]:
-    """States of several taps as one tensor; of these nodes only, if given."""
-    if nodes is not None:
-        index = torch.tensor(list(nodes), dtype=torch.int64, device=states[0].device)
-        states = [state[index] for state in states]
-    return torch.cat(list(states), dim=-1)

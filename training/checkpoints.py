@@ -18,6 +18,7 @@ from torch import Tensor
 from treespec.errors import CheckpointError
 from treespec.heads.base import DraftHeads
 from treespec.training.config import TrainConfig
+from treespec.training.files import unfinished
 from treespec.training.metrics import Metrics
 
 LAST, BEST = "last.safetensors", "best.safetensors"
@@ -130,10 +131,9 @@ def write_checkpoint(
         "data": data,
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_suffix(".unfinished")
     stored = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    save_file(stored, unfinished, metadata={_ENTRY: json.dumps(entry)})
-    unfinished.replace(path)
+    with unfinished(path) as work:
+        save_file(stored, work, metadata={_ENTRY: json.dumps(entry)})
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

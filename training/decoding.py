@@ -13,6 +13,7 @@ from treespec.decoder import TreeDecoder
 from treespec.heads.base import DraftHeads
 from treespec.heads.drafter import HeadDrafter
 from treespec.stats import DecodeStats
+from treespec.training.padding import left_padded
 from treespec.training.passages import Passage
 from treespec.training.results import TreeRates
 from treespec.training.simulate import Walk
@@ -60,13 +61,13 @@ def decode(
     stats: list[DecodeStats] = []
     for start in range(0, len(prompts), rows):
         batch = [prompt.cpu() for prompt in prompts[start : start + rows]]
-        block, mask = _padded(batch)
+        block, mask = left_padded(batch)
         output = decoder.generate(
             block.to(target.device),
             attention_mask=mask.to(target.device),
             max_new_tokens=max_new_tokens,
             do_sample=False,
-            pad_token_id=_pad_id(target),
+            pad_token_id=0,  # rows end where their counts say, whatever stands behind
         )
         stats += output.stats
         answers = output.sequences[:, block.shape[1] :].cpu()
@@ -104,20 +105,3 @@ def _rates_of_stats(name: str, stats: Sequence[DecodeStats]) -> TreeRates:
         drafted=sum(one.drafted for one in stats),
         accepted_by_depth=tuple(sum(counts) for counts in by_depth),
     )
-
-
-def _padded(prompts: Sequence[Int[Tensor, " _L"]]) -> tuple[Tensor, Tensor]:
-    """Prompts padded on the left, and which of the tokens are real."""
-    width = max(len(prompt) for prompt in prompts)
-    block = torch.zeros(len(prompts), width, dtype=torch.int64)
-    mask = torch.zeros_like(block)
-    for row, prompt in enumerate(prompts):
-        block[row, width - len(prompt) :] = prompt
-        mask[row, width - len(prompt) :] = 1
-    return block, mask
-
-
-def _pad_id(target: PreTrainedModel) -> int:
-    """What fills the ends of short answers; nobody looks at it."""
-    given = target.generation_config.pad_token_id
-    return int(given) if isinstance(given, int) else 0

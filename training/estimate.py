@@ -10,7 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from treespec.heads.base import DraftHeads
-from treespec.training.building import build_heads
+from treespec.training.building import build_heads, hidden_size_of
 from treespec.training.config import TrainConfig
 from treespec.training.corpus import Corpus, prepare
 from treespec.training.data import DataFolder
@@ -160,6 +160,6 @@ def _memory(target: PreTrainedModel, heads: DraftHeads, trial: _Trial) -> int:
     """Bytes at the busiest moment: weights, gradients and moments, what is kept, and a chunk."""
     theirs = sum(one.numel() * one.element_size() for one in target.parameters())
     own = 4 * _FLOAT * sum(one.numel() for one in heads.parameters())
-    width = int(target.config.get_text_config(decoder=True).hidden_size)
-    chunk = _CHUNK_COPIES * _FLOAT * chunk_of(heads.num_columns, width)
+    logits = chunk_of(heads.num_columns, hidden_size_of(target))
+    chunk = _CHUNK_COPIES * _FLOAT * logits
     return theirs + own + trial.saved_bytes + chunk

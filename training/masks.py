@@ -64,7 +64,7 @@ def mask_chat(
     Raises:
         DataError: if it cannot be told which tokens are the assistant's.
     """
-    ends = {*end_ids, *(int(token) for token in tokenizer.all_special_ids)}
+    ends = _ends(tokenizer, end_ids)
     texts: list[MaskedText] = []
     if _MARKS_ANSWERS.search(template_of(tokenizer)):
         texts = _by_marks(tokenizer, messages, ends)
@@ -146,9 +146,8 @@ def closing_token(tokenizer: PreTrainedTokenizerBase, end_ids: Collection[int] =
     """The token that the template ends an answer with; None if it ends without one."""
     chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
     text = mask_chat(tokenizer, chat, end_ids)[-1]
-    ends = {*end_ids, *(int(token) for token in tokenizer.all_special_ids)}
     last = text.tokens[text.spans[-1][1] - 1] if text.spans else None
-    return last if last in ends else None
+    return last if last in _ends(tokenizer, end_ids) else None
 
 
 def runs(
@@ -163,6 +162,16 @@ def runs(
             found.append(Run(str(text), bool(supervised[start])))
             start = place
     return found
+
+
+def stretches(flags: Sequence[int]) -> list[tuple[int, int]]:
+    """Start and end of every stretch of true values, or of ones."""
+    edges = [
+        place
+        for place, (before, after) in enumerate(zip([0, *flags], [*flags, 0], strict=True))
+        if bool(before) != bool(after)
+    ]
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def _by_marks(
@@ -180,23 +189,13 @@ def _by_marks(
         return []
     tokens = tuple(int(token) for token in output["input_ids"])
     spans = []
-    for start, end in _runs_of_ones(output["assistant_masks"]):
+    for start, end in stretches(output["assistant_masks"]):
         own = _end_of_answer(tokenizer, tokens[:end], start, ends)
         # Many templates write the end token behind the block.
         if own == end < len(tokens) and tokens[end - 1] not in ends and tokens[end] in ends:
             own += 1
         spans.append((start, own))
     return [MaskedText(tokens, tuple(spans))]
-
-
-def _runs_of_ones(mask: Sequence[int]) -> list[tuple[int, int]]:
-    """Starts and ends of the stretches of ones."""
-    edges = [
-        place
-        for place in range(len(mask) + 1)
-        if (place < len(mask) and bool(mask[place])) != (place > 0 and bool(mask[place - 1]))
-    ]
-    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def _by_prefixes(
@@ -223,6 +222,11 @@ def _by_prefixes(
         spans = ((start, end),) if start < end else ()
         texts = extended(texts, MaskedText(tuple(tokens), spans))
     return texts
+
+
+def _ends(tokenizer: PreTrainedTokenizerBase, end_ids: Collection[int]) -> set[int]:
+    """Tokens that may end an answer."""
+    return {*end_ids, *(int(token) for token in tokenizer.all_special_ids)}
 
 
 def _end_of_answer(

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -12,6 +11,7 @@ from treespec.errors import DataError
 from treespec.options import eos_ids
 from treespec.target import Target, TargetOutput
 from treespec.training.examples import Example
+from treespec.training.masks import stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ def passages_of(
     found = []
     for one in examples:
         tokens = one.tokens[:max_length]
-        for start, end in _runs(one.supervised[:max_length].tolist()):
+        for start, end in stretches(one.supervised[:max_length].tolist()):
             first = max(start, 1)
             if end - first >= 2:
                 ended = int(tokens[end - 1]) in end_ids
@@ -86,20 +86,4 @@ def states_of(
         taps: indices of `hidden_states`.
     """
     texts = [one.tokens[:-1] for one in passages]
-    cache = target.new_cache(len(texts), capacity=max(len(text) for text in texts))
-    return target.prefill(cache, texts, taps=taps)
-
-
-def side_by_side(states: TargetOutput, taps: Sequence[int]) -> Tensor:
-    """What heads read, `[L - 1, F]`: the tapped states in the order of the taps."""
-    return torch.cat([states.hidden[tap] for tap in taps], dim=-1)
-
-
-def _runs(flags: Sequence[bool]) -> list[tuple[int, int]]:
-    """Start and end of every run of true values."""
-    edges = [
-        place
-        for place, (before, after) in enumerate(zip([False, *flags], [*flags, False], strict=True))
-        if before != after
-    ]
-    return list(zip(edges[::2], edges[1::2], strict=True))
+    return target.read(texts, taps=taps)

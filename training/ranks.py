@@ -8,7 +8,7 @@ from torch import Tensor
 
 from treespec.heads.base import DraftHeads
 from treespec.target import TargetOutput
-from treespec.training.passages import Passage, side_by_side
+from treespec.training.passages import Passage
 from treespec.training.results import DepthRates
 from treespec.tree.growth import GrowingTree
 
@@ -43,7 +43,7 @@ def rank_passages(
         the token d + 1 places behind the root.
     """
     rows = [
-        _Row(heads, passage, side_by_side(one, heads.taps), chosen)
+        _Row(heads, passage, one.features(heads.taps), chosen)
         for passage, one, chosen in zip(passages, states, roots, strict=True)
     ]
     columns = _columns(heads)

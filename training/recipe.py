@@ -19,16 +19,15 @@ from treespec.training.calibrate import (
     CalibratedTree,
     best_tree,
     load_tree,
-    replace_file,
     store_evaluation,
     store_tree,
 )
 from treespec.training.config import TrainConfig
-from treespec.training.corpus import prepare
-from treespec.training.data import DataFolder
+from treespec.training.corpus import Corpus, prepare
 from treespec.training.distill import Notify, distill
 from treespec.training.evaluate import EvaluationOptions, evaluate_heads
 from treespec.training.examples import Example
+from treespec.training.files import replace_text
 from treespec.training.prompts import Prompt
 from treespec.training.results import Evaluation
 from treespec.training.run import FILES, OnStep
@@ -151,7 +150,8 @@ def make_heads(
         target, tokenizer, prompts, out / DATA, recipe.distill, notify=watchers.on_answers
     )
     data = report.data
-    record, digest = out / FILES / _RECORD, _digest(recipe, data)
+    corpus = prepare(data, recipe.train)
+    record, digest = out / FILES / _RECORD, _digest(recipe, corpus)
     done = _read(record, digest)
     _begin(watchers, "train")
     if "train" not in done:
@@ -163,10 +163,10 @@ def make_heads(
                 folder=out, step=result.step, steps=result.steps, evaluation=None, tree=None
             )
         done = {"train": [result.step, result.steps]}
-        replace_file(record, json.dumps({"digest": digest, **done}))
+        replace_text(record, json.dumps({"digest": digest, **done}))
     step, steps = done["train"]
     _begin(watchers, "evaluate")
-    evaluation = _evaluation(target, data, out, recipe, watchers)
+    evaluation = _evaluation(target, corpus.held_out, out, recipe, watchers)
     _begin(watchers, "calibrate")
     tree = load_tree(out)
     if tree is None or tree.budget != recipe.budget:
@@ -176,13 +176,16 @@ def make_heads(
 
 
 def _evaluation(
-    target: PreTrainedModel, data: DataFolder, out: Path, recipe: Recipe, watchers: Watchers
+    target: PreTrainedModel,
+    examples: Sequence[Example],
+    out: Path,
+    recipe: Recipe,
+    watchers: Watchers,
 ) -> Evaluation:
     """What an earlier run found, or a new evaluation on the examples that training held out."""
     path = out / EVALUATION_FILE
     if path.is_file():
         return Evaluation.from_json(path.read_text(encoding="utf-8"))
-    examples: Sequence[Example] = prepare(data, recipe.train).held_out
     options = EvaluationOptions(
         texts=f"{len(examples)} held-out answers",
         columns=_COLUMNS,
@@ -200,10 +203,9 @@ def _begin(watchers: Watchers, stage: str) -> None:
         watchers.on_stage(stage)
 
 
-def _digest(recipe: Recipe, data: DataFolder) -> str:
+def _digest(recipe: Recipe, corpus: Corpus) -> str:
     """A hash of all that finished heads depend on."""
     train = replace(recipe.train, report_to="none", save_every=1)
-    corpus = prepare(data, recipe.train)
     text = json.dumps([asdict(train), corpus.digest()])
     return hashlib.sha256(text.encode()).hexdigest()
 

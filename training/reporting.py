@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from treespec.errors import ConfigError
 from treespec.training.config import TrainConfig
+from treespec.training.files import replace_text
 from treespec.training.metrics import Metrics
 
 LOG = "log.jsonl"
@@ -92,9 +93,7 @@ class LogFile:
     def __init__(self, path: Path, step: int) -> None:
         kept = [line for line in _lines(path) if _step_of(line) <= step] if step else []
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-        unfinished.replace(path)
+        replace_text(path, "".join(f"{line}\n" for line in kept))
         self._file = path.open("a", encoding="utf-8")
 
     def record(self, report: StepReport) -> None:

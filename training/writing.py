@@ -26,6 +26,7 @@ from treespec.training.data import (
     read_shards,
 )
 from treespec.training.examples import DataMeta, digest_of
+from treespec.training.files import replace_text, unfinished
 
 _SHARD_BYTES = 64 * 2**20
 _SHARD_NAME = "hidden-{:05d}.safetensors"
@@ -123,18 +124,15 @@ class DataWriter:
         digests = {
             one.name: digest_of(one.name, one.line["tokens"], fingerprint) for one in pending
         }
-        work = self.path / f".{shard}"
-        save_file(tensors, work, metadata=digests)
-        work.replace(self.path / shard)
+        with unfinished(self.path / shard) as work:
+            save_file(tensors, work, metadata=digests)
         self._shards |= dict.fromkeys(tensors, shard)
         write_json(self.path / HIDDEN_FILE, self._shards)
 
 
 def write_json(path: Path, values: object) -> None:
-    """Write a JSON file under another name, and rename it."""
-    work = path.with_name(f".{path.name}")
-    work.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-    work.replace(path)
+    """Write a JSON file, whole or not at all."""
+    replace_text(path, json.dumps(values, indent=1) + "\n")
 
 
 def _fitted(piece: Piece) -> Tensor:

@@ -49,13 +49,16 @@ class StepCosts:
 
     def __init__(self) -> None:
         self._seen: dict[tuple[int, int], deque[float]] = {}
+        self._usual: dict[tuple[int, int], float] = {}  # medians of what was seen
         self._last: dict[tuple[int, int], int] = {}
         self._steps = 0
 
     def record(self, rows: int, nodes: int, elapsed_s: float) -> None:
         """Remember how long a step of `rows` trees of at most `nodes` nodes took."""
         key = (rows, place_of(nodes))
-        self._seen.setdefault(key, deque(maxlen=_REMEMBERED)).append(elapsed_s)
+        seen = self._seen.setdefault(key, deque(maxlen=_REMEMBERED))
+        seen.append(elapsed_s)
+        self._usual[key] = median(seen)
         self._steps += 1
         self._last[key] = self._steps
 
@@ -65,26 +68,28 @@ class StepCosts:
 
     def knows_plain(self, rows: int) -> bool:
         """Whether a step of about as many nodes was timed as these rows have without a draft."""
-        return any(rows <= 2 * n * SIZES[place] <= 4 * rows for n, place in self._seen)
+        return any(rows <= 2 * n * SIZES[place] <= 4 * rows for n, place in self._usual)
 
     def estimates(self, rows: int) -> list[float]:
         """Seconds for each of `SIZES`; on an arbitrary scale before the first step."""
-        known = {place: median(seen) for (n, place), seen in self._seen.items() if n == rows}
-        curve = _Curve.of({n * SIZES[p]: median(seen) for (n, p), seen in self._near(rows)})
-        found = []
-        for place, size in enumerate(SIZES):
-            if place in known or not known:
-                found.append(known.get(place, curve.at(rows * size)))
-                continue
-            nearest = min(known, key=lambda other: (abs(other - place), other))
-            ratio = curve.at(rows * size) / curve.at(rows * SIZES[nearest])
-            found.append(known[nearest] * ratio)
-        rising: list[float] = np.maximum.accumulate(found).tolist()
+        known = {place: usual for (n, place), usual in self._usual.items() if n == rows}
+        if len(known) < len(SIZES):
+            known = self._completed(known, rows)
+        rising: list[float] = np.maximum.accumulate([known[p] for p in range(len(SIZES))]).tolist()
         return rising
 
-    def _near(self, rows: int) -> list[tuple[tuple[int, int], deque[float]]]:
-        """All times, those of like numbers of rows last."""
-        return sorted(self._seen.items(), key=lambda one: -abs(one[0][0] - rows))
+    def _completed(self, known: Mapping[int, float], rows: int) -> dict[int, float]:
+        """Seconds for each place: known ones, the others in proportion to the nearest of them."""
+        like_rows_last = sorted(self._usual.items(), key=lambda one: -abs(one[0][0] - rows))
+        curve = _Curve.of({n * SIZES[place]: usual for (n, place), usual in like_rows_last})
+        found = {place: curve.at(rows * size) for place, size in enumerate(SIZES)}
+        if not known:
+            return found
+        nearest = [min(known, key=lambda p: (abs(p - place), p)) for place in found]
+        return {
+            place: known[other] * (seconds / found[other])
+            for (place, seconds), other in zip(found.items(), nearest, strict=True)
+        }
 
 
 @dataclass(frozen=True, slots=True)

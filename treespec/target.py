@@ -36,6 +36,16 @@ class TargetOutput:
     hidden: dict[int, Float[Tensor, "_N H"]] = field(default_factory=dict)
     top_ids: Int[Tensor, "P K"] | None = None
 
+    def features(
+        self, taps: Sequence[int], nodes: Sequence[int] | None = None
+    ) -> Float[Tensor, "_M F"]:
+        """Tapped states side by side in the order of the taps; of these nodes only, if given."""
+        states = [self.hidden[tap] for tap in taps]
+        if nodes is not None:
+            index = torch.tensor(list(nodes), dtype=torch.int64)
+            states = [state[index.to(state.device)] for state in states]
+        return torch.cat(states, dim=-1)
+
 
 @dataclass(frozen=True, slots=True)
 class _Forward:
@@ -134,6 +144,13 @@ class Target:
                 if best is not None:
                     collected[row].top_ids.append(best[row, :size])
         return [row.output(self) for row in collected]
+
+    def read(
+        self, texts: Sequence[Int[Tensor, " _L"]], *, taps: Sequence[int]
+    ) -> list[TargetOutput]:
+        """`prefill` of texts that nothing follows: their cache is dropped."""
+        cache = self.new_cache(len(texts), capacity=max(len(text) for text in texts))
+        return self.prefill(cache, texts, taps=taps)
 
     def score(
         self, cache: TreeCache, trees: Sequence[TokenTree], *, taps: Sequence[int] = ()

@@ -32,6 +32,14 @@ from treespec.training.server import ChatServer
 _SHOWN = 3  # examples
 
 
+PromptLimitOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Take so many prompts, spread evenly.", show_default=False),
+]
+AnswerLengthOption = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Conversations that are answered together.")]
+
+
 def distill_command(
     target: Annotated[
         str,
@@ -60,14 +68,9 @@ def distill_command(
             show_default=False,
         ),
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Take so many prompts, spread evenly.", show_default=False),
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 512,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Conversations that are answered together.")
-    ] = 8,
+    limit: PromptLimitOption = None,
+    max_new_tokens: AnswerLengthOption = 512,
+    batch_size: BatchOption = 8,
     temperature: Annotated[
         float, typer.Option(min=0.0, help="0 for greedy answers, more to sample them.")
     ] = 0.0,

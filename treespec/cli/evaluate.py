@@ -34,7 +34,6 @@ from treespec.errors import DataError
 from treespec.heads import DraftHeads
 from treespec.training.calibrate import (
     load_tree,
-    replace_file,
     saved_folder,
     store_evaluation,
 )
@@ -48,6 +47,7 @@ from treespec.training.evaluate import (
     levels_of,
     usual_shapes,
 )
+from treespec.training.files import replace_text
 from treespec.training.prompts import Prompt, choose, read_prompts
 from treespec.training.results import Evaluation
 from treespec.training.tables import decoded_text, tables_of
@@ -153,7 +153,7 @@ def evaluate(
             found = _on_prompts(model, loaded, requests, max_new_tokens, options)
         if json_file is not None:
             json_file.parent.mkdir(parents=True, exist_ok=True)
-            replace_file(json_file, found.to_json())
+            replace_text(json_file, found.to_json())
         if card:
             store_evaluation(heads, found)
     show(found)

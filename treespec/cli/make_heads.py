@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from treespec.cli.distill import AnswerLengthOption, BatchOption, PromptLimitOption
 from treespec.cli.evaluate import show
 from treespec.cli.loading import (
     AttentionOption,
@@ -17,7 +18,17 @@ from treespec.cli.loading import (
     load_tokenizer,
 )
 from treespec.cli.reporting import progress_bar, reported_errors
-from treespec.cli.train import STOPPED, HeadFamily, settings_of, show_step
+from treespec.cli.train import (
+    STOPPED,
+    ConfigOption,
+    DraftVocabularyOption,
+    EpochsOption,
+    FamilyOption,
+    HeadsFolderOption,
+    SettingsOption,
+    settings_of,
+    show_step,
+)
 from treespec.training.answering import DistillOptions
 from treespec.training.prompts import choose, read_prompts
 from treespec.training.recipe import MadeHeads, Recipe, Watchers
@@ -41,44 +52,15 @@ def make_heads(
             show_default=False,
         ),
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the heads.", show_default=False)
-    ],
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Take so many prompts, spread evenly.", show_default=False),
-    ] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 512,
-    batch_size: Annotated[
-        int, typer.Option(min=1, help="Conversations that are answered together.")
-    ] = 16,
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Settings of the training as YAML, JSON or TOML; options go before.",
-            show_default=False,
-        ),
-    ] = None,
-    family: Annotated[
-        HeadFamily | None,
-        typer.Option(metavar="FAMILY", help="medusa, hydra, eagle or eagle3. [default: medusa]"),
-    ] = None,
-    draft_vocab_size: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Propose only the N most frequent tokens of the data."),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Passes over the data. [default: 1]")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="Any other setting of training; may be repeated.",
-        ),
-    ] = None,
+    out: HeadsFolderOption,
+    limit: PromptLimitOption = None,
+    max_new_tokens: AnswerLengthOption = 512,
+    batch_size: BatchOption = 16,
+    config: ConfigOption = None,
+    family: FamilyOption = None,
+    draft_vocab_size: DraftVocabularyOption = None,
+    epochs: EpochsOption = None,
+    settings: SettingsOption = None,
     budget: Annotated[
         int, typer.Option(min=1, help="Most draft tokens of the tree stored with the heads.")
     ] = 31,

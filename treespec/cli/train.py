@@ -51,6 +51,37 @@ class Loss(StrEnum):
     MIXED = "mixed"
 
 
+HeadsFolderOption = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder for the heads.", show_default=False)
+]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Settings of the training as YAML, JSON or TOML; options of the command line go "
+        "before.",
+        show_default=False,
+    ),
+]
+FamilyOption = Annotated[
+    HeadFamily | None,
+    typer.Option(metavar="FAMILY", help="medusa, hydra, eagle or eagle3. [default: medusa]"),
+]
+DraftVocabularyOption = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Propose only the N most frequent tokens of the data."),
+]
+EpochsOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Passes over the data. [default: 1]")
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="NAME=VALUE", help="Any other setting of training; may be repeated."
+    ),
+]
+
+
 def train(
     model: ModelArgument,
     data: Annotated[
@@ -59,21 +90,9 @@ def train(
             metavar="DIR", help="Folder that `treespec distill` wrote.", show_default=False
         ),
     ],
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Folder for the heads.", show_default=False)
-    ],
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Settings as YAML, JSON or TOML; options of the command line go before.",
-            show_default=False,
-        ),
-    ] = None,
-    family: Annotated[
-        HeadFamily | None,
-        typer.Option(metavar="FAMILY", help="medusa, hydra, eagle or eagle3. [default: medusa]"),
-    ] = None,
+    out: HeadsFolderOption,
+    config: ConfigOption = None,
+    family: FamilyOption = None,
     loss: Annotated[
         Loss | None,
         typer.Option(
@@ -82,16 +101,11 @@ def train(
             "[default: ce]",
         ),
     ] = None,
-    draft_vocab_size: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Propose only the N most frequent tokens of the data."),
-    ] = None,
+    draft_vocab_size: DraftVocabularyOption = None,
     lr: Annotated[
         float | None, typer.Option(metavar="RATE", help="Learning rate. [default: 0.001]")
     ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(metavar="N", help="Passes over the data. [default: 1]")
-    ] = None,
+    epochs: EpochsOption = None,
     max_steps: Annotated[
         int | None, typer.Option(metavar="N", help="Optimiser steps, instead of epochs.")
     ] = None,
@@ -108,10 +122,7 @@ def train(
         str | None,
         typer.Option(metavar="NAME", help="tensorboard, trackio or wandb, besides the log file."),
     ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Any other setting; can be repeated."),
-    ] = None,
+    settings: SettingsOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on where an earlier run in --out stopped.")
     ] = False,
